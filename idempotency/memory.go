@@ -1,0 +1,152 @@
+package idempotency
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/message"
+)
+
+// Memory is a Store in this process's memory: nothing survives a restart and
+// no other process sees it. Its size is bounded: past MaxRecords the oldest
+// record is forgotten, never a claim in flight.
+type Memory struct {
+	now        func() time.Time
+	maxRecords int
+
+	mu      sync.Mutex
+	entries map[Key]*memoryEntry
+	records list.List // of Key, oldest record first
+}
+
+var _ Store = (*Memory)(nil)
+
+// MaxRecords bounds a Memory store.
+const MaxRecords = 100_000
+
+type memoryEntry struct {
+	token       string
+	fingerprint message.Fingerprint
+	deadline    time.Time // of the lease, or of the record window
+	outcome     []byte
+	record      *list.Element // nil while in flight
+}
+
+// NewMemory returns an empty store that reads the time from now.
+func NewMemory(now func() time.Time) *Memory {
+	return &Memory{now: now, maxRecords: MaxRecords, entries: make(map[Key]*memoryEntry)}
+}
+
+// Reserve implements Store.
+func (m *Memory) Reserve(ctx context.Context, key Key, req Request) (Reservation, error) {
+	if err := ctx.Err(); err != nil {
+		return Reservation{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	e := m.live(key, now)
+	switch {
+	case e == nil, e.record == nil && e.token == req.Token:
+		m.entries[key] = &memoryEntry{token: req.Token, fingerprint: req.Fingerprint, deadline: now.Add(req.Lease)}
+		return req.Won(key, BackendMemory, now), nil
+	case e.record == nil:
+		return Reservation{State: InFlight, RetryAfter: e.deadline.Sub(now), FingerprintMatch: req.Matches(e.fingerprint)}, nil
+	default:
+		return Reservation{State: Recorded, Outcome: e.outcome, FingerprintMatch: req.Matches(e.fingerprint)}, nil
+	}
+}
+
+// Renew implements Store.
+func (m *Memory) Renew(ctx context.Context, c Claim) error {
+	return m.settle(ctx, c, func(e *memoryEntry, now time.Time) error {
+		if e == nil || e.token != c.Token || e.record != nil {
+			return ErrNotOwner
+		}
+		e.deadline = now.Add(c.Lease)
+		return nil
+	})
+}
+
+// Record implements Store.
+func (m *Memory) Record(ctx context.Context, c Claim, outcome []byte) error {
+	return m.settle(ctx, c, func(e *memoryEntry, now time.Time) error {
+		ttl := c.TTL
+		switch {
+		case e == nil:
+			if ttl = c.RemainingTTL(now); ttl <= 0 {
+				return ErrNotOwner
+			}
+			e = &memoryEntry{token: c.Token, fingerprint: c.Fingerprint}
+			m.entries[c.Key] = e
+		case e.token != c.Token:
+			return ErrNotOwner
+		case e.record != nil:
+			return nil
+		}
+		e.deadline, e.outcome, e.record = now.Add(ttl), outcome, m.records.PushBack(c.Key)
+		m.forget(now)
+		return nil
+	})
+}
+
+// Release implements Store.
+func (m *Memory) Release(ctx context.Context, c Claim) error {
+	return m.settle(ctx, c, func(e *memoryEntry, _ time.Time) error {
+		if e == nil {
+			return nil
+		}
+		if e.token != c.Token || e.record != nil {
+			return ErrNotOwner
+		}
+		delete(m.entries, c.Key)
+		return nil
+	})
+}
+
+func (m *Memory) settle(ctx context.Context, c Claim, change func(*memoryEntry, time.Time) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	return change(m.live(c.Key, now), now)
+}
+
+// live returns the entry of key, dropping it first if its time is over.
+func (m *Memory) live(key Key, now time.Time) *memoryEntry {
+	e := m.entries[key]
+	if e != nil && !now.Before(e.deadline) {
+		m.drop(key, e)
+		return nil
+	}
+	return e
+}
+
+// forget drops expired records from the old end, and live ones past the bound.
+func (m *Memory) forget(now time.Time) {
+	for el := m.records.Front(); el != nil; el = m.records.Front() {
+		key := el.Value.(Key)
+		e := m.entries[key]
+		if now.Before(e.deadline) && m.records.Len() <= m.maxRecords {
+			return
+		}
+		m.drop(key, e)
+	}
+}
+
+func (m *Memory) drop(key Key, e *memoryEntry) {
+	delete(m.entries, key)
+	if e.record != nil {
+		m.records.Remove(e.record)
+	}
+}
+
+// Ping implements Store.
+func (m *Memory) Ping(ctx context.Context) error { return ctx.Err() }
+
+// Close implements Store.
+func (m *Memory) Close() error { return nil }
