@@ -1,0 +1,37 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/message"
+)
+
+// stopGrace is how long runs get to return after their context has ended, and
+// their claims to be released.
+const stopGrace = 5 * time.Second
+
+// Drain stops the pipeline. It is one path for every reason to stop:
+//
+//  1. The intake closes: new deliveries are refused with ErrDraining and make
+//     no claim; duplicates that wait for a running delivery stop waiting.
+//  2. Running turns go on, on contexts of their own, until ctx ends.
+//  3. What still runs then is stopped with cause ErrDraining. Its claim is
+//     released, so that the sender's retry runs at once on another replica.
+//
+// Stores and locks must stay usable until Drain has returned. The error says
+// that runs did not stop even then; their claims end with their leases.
+func (p *Pipeline) Drain(ctx context.Context) error {
+	p.intake.close()
+	if p.intake.wait(ctx) == nil {
+		return nil
+	}
+	p.stopWork(message.ErrDraining)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	if p.intake.wait(grace) != nil {
+		return fmt.Errorf("runs ignored their end for %s; their claims end with their leases", stopGrace)
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the pipeline's counters. docs/operations.md lists them.
+type Metrics struct {
+	claims       *prometheus.CounterVec
+	mismatches   prometheus.Counter
+	failOpen     prometheus.Counter
+	slipped      prometheus.Counter
+	lost         prometheus.Counter
+	unrecorded   prometheus.Counter
+	turns        *prometheus.CounterVec
+	turnSeconds  prometheus.Histogram
+	storeSeconds *prometheus.HistogramVec
+	lockWait     prometheus.Histogram
+	queueWait    prometheus.Histogram
+	waiting      prometheus.Gauge
+	running      prometheus.Gauge
+
+	reserveSeconds, recordSeconds, releaseSeconds prometheus.Observer
+}
+
+// The label values of claims: what a delivery met.
+const (
+	claimNew       = "new"
+	claimInFlight  = "in_flight"
+	claimProcessed = "processed"
+	claimError     = "error"
+)
+
+// The label values of turns: how a run ended.
+const (
+	turnDone    = "done"
+	turnFailed  = "failed"
+	turnTimeout = "timeout"
+	turnPanic   = "panic"
+	turnBusy    = "busy"
+	turnDrained = "drained"
+	turnLost    = "lost"
+)
+
+// NewMetrics registers the pipeline's metrics, every label value from zero.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	counters := func(name, help, label string, values ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+		reg.MustRegister(c)
+		for _, v := range values {
+			c.WithLabelValues(v)
+		}
+		return c
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		reg.MustRegister(g)
+		return g
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+		reg.MustRegister(h)
+		return h
+	}
+	short := prometheus.ExponentialBuckets(0.0001, 3, 11) // 0.1 ms to 6 s
+	long := prometheus.ExponentialBuckets(0.001, 4, 11)   // 1 ms to 17 min
+	m := &Metrics{
+		claims: counters("gateway_claims_total", "Deliveries by what their claim met.", "outcome",
+			claimNew, claimInFlight, claimProcessed, claimError),
+		mismatches: counter("gateway_fingerprint_mismatches_total", "Deliveries under a known key with other content; none of them ran."),
+		failOpen:   counter("gateway_fail_open_claims_total", "Claims made in a weaker store than the configured one."),
+		slipped:    counter("gateway_slipped_duplicates_total", "Messages found to have run twice when a store came back."),
+		lost:       counter("gateway_lost_claims_total", "Claims that went to another owner during their run."),
+		unrecorded: counter("gateway_unrecorded_runs_total", "Runs that succeeded and could be recorded in no store."),
+		turns: counters("gateway_turns_total", "Turns by how they ended.", "outcome",
+			turnDone, turnFailed, turnTimeout, turnPanic, turnBusy, turnDrained, turnLost),
+		turnSeconds: histogram("gateway_turn_seconds", "Duration of agent runs and forwards.", long),
+		lockWait:    histogram("gateway_turn_lock_wait_seconds", "Wait for a session's turn lock.", long),
+		queueWait:   histogram("gateway_queue_wait_seconds", "Wait for an admission slot.", short),
+		waiting:     gauge("gateway_turns_waiting", "Turns that wait for an admission slot."),
+		running:     gauge("gateway_turns_running", "Turns that hold an admission slot."),
+	}
+	m.storeSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "gateway_store_seconds", Help: "Latency of the claim store by operation.", Buckets: short,
+	}, []string{"operation"})
+	reg.MustRegister(m.storeSeconds)
+	m.reserveSeconds = m.storeSeconds.WithLabelValues("reserve")
+	m.recordSeconds = m.storeSeconds.WithLabelValues("record")
+	m.releaseSeconds = m.storeSeconds.WithLabelValues("release")
+	return m
+}
+
+// FailOpen counts a claim made in a weaker store than the configured one.
+func (m *Metrics) FailOpen() { m.failOpen.Inc() }
+
+// Slipped counts a message that ran twice.
+func (m *Metrics) Slipped() { m.slipped.Inc() }
+
+func since(o prometheus.Observer, start time.Time) { o.Observe(time.Since(start).Seconds()) }

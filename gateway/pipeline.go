@@ -1,0 +1,229 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/message"
+	"github.com/oncegate/oncegate/turnlock"
+)
+
+// Pipeline is the one path of every message, whatever it came in by:
+// claim → turn lock → admission slot → run → record or release.
+//
+// The order matters. The claim comes first, so that a duplicate waits for
+// nothing and shows nothing. The slot comes after the session's lock, so that
+// one busy session does not hold the slots of the others. The record is
+// written before the lock is given on, so that the session's next turn starts
+// after this one is known to be finished.
+//
+// A delivery that has been claimed outlives its request: a sender that hangs
+// up neither stops the run nor its record.
+type Pipeline struct {
+	cfg     PipelineConfig
+	renewer *idempotency.Renewer
+	slots   chan struct{}
+	intake  *intake
+	metrics *Metrics
+	log     *slog.Logger
+
+	// work is the parent of every run. It ends, with cause ErrDraining, when
+	// the drain's time is over.
+	work     context.Context
+	stopWork context.CancelCauseFunc
+}
+
+// PipelineConfig is what NewPipeline needs.
+type PipelineConfig struct {
+	Store              idempotency.Store
+	Locks              turnlock.Locker
+	Replica            string // prefix of every owner token
+	MaxConcurrentTurns int
+	QueueWait          time.Duration // for a slot
+	TurnTimeout        time.Duration // of one run
+	MaxStoredReply     int64         // bytes kept for replays
+	Metrics            *Metrics
+	Log                *slog.Logger
+}
+
+const (
+	// settleTimeout bounds Record and Release, which outlive the run's context.
+	settleTimeout = 10 * time.Second
+	// maxRetryAfter caps what a sender is told to wait for a run in flight: a
+	// lease says when the claim ends at the latest, not when the run does.
+	maxRetryAfter = 5 * time.Second
+)
+
+// errPanic is the error of a run that panicked.
+var errPanic = errors.New("gateway: panic in a run")
+
+// NewPipeline returns a pipeline that takes deliveries at once. Run must be
+// running for claims to be renewed.
+func NewPipeline(cfg PipelineConfig) *Pipeline {
+	p := &Pipeline{
+		cfg:     cfg,
+		renewer: idempotency.NewRenewer(cfg.Store, time.Now, cfg.Log),
+		slots:   make(chan struct{}, cfg.MaxConcurrentTurns),
+		intake:  newIntake(),
+		metrics: cfg.Metrics,
+		log:     cfg.Log.With("component", "pipeline"),
+	}
+	p.work, p.stopWork = context.WithCancelCause(context.Background())
+	return p
+}
+
+// Run renews the claims of running turns until ctx ends.
+func (p *Pipeline) Run(ctx context.Context) error { return p.renewer.Run(ctx) }
+
+// Process takes one delivery through the pipeline and returns what became of
+// it. An error is one of the sentinels of package message, or internal; after
+// an error the claim has been given back. The Receipt's State is set beside an
+// error too. ctx bounds only the waiting for another delivery's run.
+func (p *Pipeline) Process(ctx context.Context, m message.Message, pol message.Policy) (message.Receipt, error) {
+	if !p.intake.enter() {
+		return message.Receipt{}, message.ErrDraining
+	}
+	defer p.intake.leave()
+	work := workContext{Context: p.work, request: ctx}
+	if m.Key.IsZero() {
+		outcome, unlock, err := p.turn(work, message.Turn{Message: m, Attempt: 1}, pol)
+		unlock()
+		return message.Receipt{Outcome: outcome}, err
+	}
+	key := idempotency.EncodeKey(m.Key)
+	res, err := p.claim(ctx, work, key, m, pol)
+	switch {
+	case err != nil:
+		return message.Receipt{}, err
+	case res.State == idempotency.Won:
+		return p.run(work, res.Claim, m, pol)
+	}
+	return p.duplicate(key, res, pol)
+}
+
+// claim reserves the key. With message.Wait it tries again while another
+// delivery's run goes on, so that the waiter meets the record, or runs the
+// message itself once the first run has failed.
+func (p *Pipeline) claim(ctx, work context.Context, key idempotency.Key, m message.Message, pol message.Policy) (idempotency.Reservation, error) {
+	res, err := p.reserve(work, key, m, pol)
+	if err != nil || res.State != idempotency.InFlight || pol.OnDuplicate != message.Wait || m.CallerKey && !res.FingerprintMatch {
+		return res, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pol.WaitTimeout)
+	defer cancel()
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return res, nil
+		case <-p.intake.closing:
+			timer.Stop()
+			return res, nil
+		}
+		if res, err = p.reserve(work, key, m, pol); err != nil || res.State != idempotency.InFlight {
+			return res, err
+		}
+	}
+}
+
+func (p *Pipeline) reserve(ctx context.Context, key idempotency.Key, m message.Message, pol message.Policy) (idempotency.Reservation, error) {
+	start := time.Now()
+	res, err := p.cfg.Store.Reserve(ctx, key, idempotency.Request{
+		Token:       idempotency.NewToken(p.cfg.Replica),
+		Lease:       pol.Lease,
+		TTL:         pol.TTL,
+		Fingerprint: m.Fingerprint,
+	})
+	since(p.metrics.reserveSeconds, start)
+	if err != nil {
+		p.metrics.claims.WithLabelValues(claimError).Inc()
+		p.log.Error("claim not possible", "route", pol.Route, "error", err)
+		if p.work.Err() != nil {
+			return res, message.ErrDraining
+		}
+		return res, fmt.Errorf("%w: %w", message.ErrStoreUnavailable, err)
+	}
+	return res, nil
+}
+
+// duplicate answers a delivery that may not run.
+func (p *Pipeline) duplicate(key idempotency.Key, res idempotency.Reservation, pol message.Policy) (message.Receipt, error) {
+	receipt := message.Receipt{State: message.InFlight, RetryAfter: min(res.RetryAfter, maxRetryAfter), Mismatch: !res.FingerprintMatch}
+	label := claimInFlight
+	if res.State == idempotency.Recorded {
+		receipt.State, label = message.Processed, claimProcessed
+	}
+	p.metrics.claims.WithLabelValues(label).Inc()
+	if receipt.Mismatch {
+		p.metrics.mismatches.Inc()
+		p.log.Warn("other content under a known key", "route", pol.Route, "key", string(key))
+	}
+	var err error
+	receipt.Outcome, err = message.DecodeOutcome(res.Outcome)
+	return receipt, err
+}
+
+// run runs a message whose claim is held, and settles the claim before the
+// session's lock goes to the next turn.
+func (p *Pipeline) run(work context.Context, c idempotency.Claim, m message.Message, pol message.Policy) (message.Receipt, error) {
+	p.metrics.claims.WithLabelValues(claimNew).Inc()
+	ctx, cancel := context.WithCancelCause(work)
+	defer cancel(nil)
+	first := c.Confirmed
+	hold := p.renewer.Hold(c, cancel)
+	outcome, unlock, err := p.turn(ctx, message.Turn{Message: m, Key: string(c.Key), Attempt: 1}, pol)
+	defer unlock()
+	c = hold.Stop()
+	if err != nil {
+		p.release(ctx, c)
+	} else {
+		if pol.FromFirst {
+			c.TTL = max(c.TTL-time.Since(first), idempotency.MinDuration)
+		}
+		err = p.record(ctx, c, outcome)
+	}
+	if errors.Is(err, idempotency.ErrNotOwner) {
+		// Another owner has the message now: this run's result is dropped, and
+		// the sender's retry meets the other one's.
+		p.metrics.lost.Inc()
+		return message.Receipt{State: message.InFlight, RetryAfter: maxRetryAfter}, nil
+	}
+	return message.Receipt{State: message.New, Outcome: outcome}, err
+}
+
+// record finishes a claim. A run that succeeded is never released: if no store
+// takes the record the sender still gets the answer, and the log says so.
+func (p *Pipeline) record(ctx context.Context, c idempotency.Claim, outcome message.Outcome) error {
+	data, err := outcome.Bounded(p.cfg.MaxStoredReply).Encode()
+	if err != nil {
+		return fmt.Errorf("encode outcome: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	start := time.Now()
+	err = p.cfg.Store.Record(ctx, c, data)
+	since(p.metrics.recordSeconds, start)
+	if err == nil || errors.Is(err, idempotency.ErrNotOwner) {
+		return err
+	}
+	p.metrics.unrecorded.Inc()
+	p.log.Error("finished message could not be recorded; a redelivery after its lease would run again", "key", string(c.Key), "error", err)
+	return nil
+}
+
+func (p *Pipeline) release(ctx context.Context, c idempotency.Claim) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	start := time.Now()
+	err := p.cfg.Store.Release(ctx, c)
+	since(p.metrics.releaseSeconds, start)
+	if err != nil && !errors.Is(err, idempotency.ErrNotOwner) {
+		p.log.Error("claim could not be released; it ends with its lease at the latest", "key", string(c.Key), "error", err)
+	}
+}

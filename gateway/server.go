@@ -1,0 +1,149 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/oncegate/oncegate/health"
+)
+
+// The server's limits. Reading a body and writing an answer have deadlines of
+// their own, set where they happen: a run in between may take minutes.
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 64 << 10
+	shutdownTimeout   = 5 * time.Second
+)
+
+// Server is the HTTP side of the gateway.
+type Server struct {
+	cfg  ServerConfig
+	http *http.Server
+	log  *slog.Logger
+}
+
+// ServerConfig is what NewServer needs.
+type ServerConfig struct {
+	Gateway  Config
+	Hooks    http.Handler // everything below /hooks/
+	Pipeline *Pipeline
+	Health   *health.Registry
+	Metrics  prometheus.Gatherer
+	Backends func() map[string]string // in effect now, by their name on /health
+	Replica  string
+	Version  string
+	Log      *slog.Logger
+}
+
+// NewServer returns a server that does not listen yet.
+func NewServer(cfg ServerConfig) *Server {
+	s := &Server{cfg: cfg, log: cfg.Log.With("component", "server")}
+	s.http = &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	return s
+}
+
+// Listen opens the configured address. Its error names the address and what
+// to do about it.
+func Listen(ctx context.Context, cfg Config) (net.Listener, error) {
+	address := net.JoinHostPort(cfg.Host, strconv.Itoa(cfg.Port))
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w; is another gateway running there? change gateway.host or gateway.port", address, err)
+	}
+	return l, nil
+}
+
+// Handler returns the routes.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	probes := s.cfg.Health.Handler(s.authorized, s.detail)
+	for _, path := range []string{"/livez", "/readyz", "/health"} {
+		mux.Handle(path, probes)
+	}
+	metrics := promhttp.HandlerFor(s.cfg.Metrics, promhttp.HandlerOpts{})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		if !s.authorized(r) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			refuse(w, http.StatusUnauthorized, "unauthorized")
+			return
+		}
+		metrics.ServeHTTP(w, r)
+	})
+	mux.HandleFunc("/hooks/", func(w http.ResponseWriter, r *http.Request) {
+		if s.cfg.Health.Phase() == health.Starting {
+			w.Header().Set("Retry-After", "1")
+			refuse(w, http.StatusServiceUnavailable, "starting")
+			return
+		}
+		s.cfg.Hooks.ServeHTTP(w, r)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusNotFound, "not found") })
+	return mux
+}
+
+func refuse(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = fmt.Fprintf(w, "{\"ok\":false,\"error\":%q}\n", text) // a client that is gone needs no answer
+}
+
+// authorized reports whether the request may see more than names: it carries
+// the gateway's token, or there is none and only this machine can connect.
+func (s *Server) authorized(r *http.Request) bool {
+	if s.cfg.Gateway.AuthToken.IsEmpty() {
+		return s.cfg.Gateway.Loopback()
+	}
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return ok && s.cfg.Gateway.AuthToken.Equal(token)
+}
+
+func (s *Server) detail() health.Report {
+	return health.Report{Backends: s.cfg.Backends(), Replica: s.cfg.Replica, Version: s.cfg.Version}
+}
+
+// Run serves on l until ctx ends, and then stops in this order: /readyz turns
+// to 503; the pipeline drains, while connections are still answered, new
+// deliveries with 503; then the listener and the connections close. It
+// returns when all of them have.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	served := make(chan error, 1)
+	go func() { served <- s.http.Serve(l) }()
+	var failure error
+	select {
+	case failure = <-served:
+		served <- failure
+		failure = fmt.Errorf("serve on %s: %w", l.Addr(), failure)
+	case <-ctx.Done():
+		s.log.Info("draining", "cause", context.Cause(ctx).Error(), "drain_timeout", s.cfg.Gateway.DrainTimeout.String())
+	}
+	s.cfg.Health.Enter(health.Draining)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Gateway.DrainTimeout)
+	drained := s.cfg.Pipeline.Drain(drain)
+	cancel()
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	shut := s.http.Shutdown(closing)
+	if shut != nil {
+		shut = errors.Join(fmt.Errorf("close connections: %w", shut), s.http.Close())
+	}
+	<-served
+	return errors.Join(failure, drained, shut)
+}

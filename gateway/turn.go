@@ -1,0 +1,126 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/message"
+	"github.com/oncegate/oncegate/turnlock"
+)
+
+// workContext lives as long as the pipeline, not as the request: it drops the
+// request's cancellation and keeps its values.
+type workContext struct {
+	context.Context
+	request context.Context
+}
+
+// Value asks the pipeline's context first: that is where package context finds
+// the parent whose end it has to follow.
+func (c workContext) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.request.Value(key)
+}
+
+// turn runs one message under its session's lock and in an admission slot. The
+// caller calls unlock, which is never nil, once the turn is settled.
+func (p *Pipeline) turn(ctx context.Context, t message.Turn, pol message.Policy) (outcome message.Outcome, unlock func(), err error) {
+	unlock = func() {}
+	if t.Message.Session != "" {
+		start := time.Now()
+		lease, err := p.cfg.Locks.Acquire(ctx, t.Message.Session)
+		since(p.metrics.lockWait, start)
+		if err != nil {
+			return outcome, unlock, p.ended(ctx, err, pol)
+		}
+		ctx, unlock, t.Fence = lease.Context(), lease.Release, lease.Fence()
+	}
+	if err := p.admit(ctx); err != nil {
+		return outcome, unlock, p.ended(ctx, err, pol)
+	}
+	defer p.leaveSlot()
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.TurnTimeout, message.ErrTimeout)
+	defer cancel()
+	start := time.Now()
+	outcome, err = p.call(ctx, t, pol)
+	since(p.metrics.turnSeconds, start)
+	return outcome, unlock, p.ended(ctx, err, pol)
+}
+
+// admit takes a slot, or returns ErrBusy after QueueWait.
+func (p *Pipeline) admit(ctx context.Context) error {
+	start := time.Now()
+	defer func() { since(p.metrics.queueWait, start) }()
+	select {
+	case p.slots <- struct{}{}:
+		p.metrics.running.Inc()
+		return nil
+	default:
+	}
+	p.metrics.waiting.Inc()
+	defer p.metrics.waiting.Dec()
+	timer := time.NewTimer(p.cfg.QueueWait)
+	defer timer.Stop()
+	select {
+	case p.slots <- struct{}{}:
+		p.metrics.running.Inc()
+		return nil
+	case <-timer.C:
+		return message.ErrBusy
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p *Pipeline) leaveSlot() {
+	<-p.slots
+	p.metrics.running.Dec()
+}
+
+// call is the runner's boundary: a panic becomes an error of this turn alone.
+func (p *Pipeline) call(ctx context.Context, t message.Turn, pol message.Policy) (outcome message.Outcome, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.log.Error("panic in a run", "route", pol.Route, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			outcome, err = message.Outcome{}, errPanic
+		}
+	}()
+	return pol.Runner.Run(ctx, t)
+}
+
+// ended counts how a turn ended and gives its error the sentinel that the
+// ingress answers by. Why the context ended says more than the error that the
+// runner made of it.
+func (p *Pipeline) ended(ctx context.Context, err error, pol message.Policy) error {
+	if err == nil {
+		p.metrics.turns.WithLabelValues(turnDone).Inc()
+		return nil
+	}
+	cause := context.Cause(ctx)
+	is := func(target error) bool { return errors.Is(err, target) || errors.Is(cause, target) }
+	sentinel, label := message.ErrRun, turnFailed
+	switch {
+	case errors.Is(err, errPanic):
+		sentinel, label = errPanic, turnPanic
+	case is(idempotency.ErrNotOwner):
+		sentinel, label = idempotency.ErrNotOwner, turnLost
+	case is(message.ErrDraining):
+		sentinel, label = message.ErrDraining, turnDrained
+	case is(message.ErrTimeout):
+		sentinel, label = message.ErrTimeout, turnTimeout
+	case is(message.ErrBusy), is(turnlock.ErrBusy):
+		sentinel, label = message.ErrBusy, turnBusy
+	}
+	p.metrics.turns.WithLabelValues(label).Inc()
+	p.log.Warn("turn failed", "route", pol.Route, "outcome", label, "error", err)
+	if errors.Is(err, sentinel) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", sentinel, err)
+}
