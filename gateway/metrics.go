@@ -69,8 +69,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(h)
 		return h
 	}
-	short := prometheus.ExponentialBuckets(0.0001, 3, 11) // 0.1 ms to 6 s
-	long := prometheus.ExponentialBuckets(0.001, 4, 11)   // 1 ms to 17 min
+	short := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .3, 1, 5}
+	long := []float64{.001, .01, .1, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 	m := &Metrics{
 		claims: counters("gateway_claims_total", "Deliveries by what their claim met.", "outcome",
 			claimNew, claimInFlight, claimProcessed, claimError),

@@ -143,7 +143,6 @@ func (p *Pipeline) reserve(ctx context.Context, key idempotency.Key, m message.M
 	since(p.metrics.reserveSeconds, start)
 	if err != nil {
 		p.metrics.claims.WithLabelValues(claimError).Inc()
-		p.log.Error("claim not possible", "route", pol.Route, "error", err)
 		if p.work.Err() != nil {
 			return res, message.ErrDraining
 		}

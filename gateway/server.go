@@ -65,6 +65,9 @@ func Listen(ctx context.Context, cfg Config) (net.Listener, error) {
 	address := net.JoinHostPort(cfg.Host, strconv.Itoa(cfg.Port))
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
+		if op, ok := errors.AsType[*net.OpError](err); ok {
+			err = op.Err // the rest of its text repeats the address
+		}
 		return nil, fmt.Errorf("listen on %s: %w; is another gateway running there? change gateway.host or gateway.port", address, err)
 	}
 	return l, nil

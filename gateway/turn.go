@@ -37,12 +37,12 @@ func (p *Pipeline) turn(ctx context.Context, t message.Turn, pol message.Policy)
 		lease, err := p.cfg.Locks.Acquire(ctx, t.Message.Session)
 		since(p.metrics.lockWait, start)
 		if err != nil {
-			return outcome, unlock, p.ended(ctx, err, pol)
+			return outcome, unlock, p.ended(ctx, err)
 		}
 		ctx, unlock, t.Fence = lease.Context(), lease.Release, lease.Fence()
 	}
 	if err := p.admit(ctx); err != nil {
-		return outcome, unlock, p.ended(ctx, err, pol)
+		return outcome, unlock, p.ended(ctx, err)
 	}
 	defer p.leaveSlot()
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.TurnTimeout, message.ErrTimeout)
@@ -50,7 +50,7 @@ func (p *Pipeline) turn(ctx context.Context, t message.Turn, pol message.Policy)
 	start := time.Now()
 	outcome, err = p.call(ctx, t, pol)
 	since(p.metrics.turnSeconds, start)
-	return outcome, unlock, p.ended(ctx, err, pol)
+	return outcome, unlock, p.ended(ctx, err)
 }
 
 // admit takes a slot, or returns ErrBusy after QueueWait.
@@ -97,7 +97,7 @@ func (p *Pipeline) call(ctx context.Context, t message.Turn, pol message.Policy)
 // ended counts how a turn ended and gives its error the sentinel that the
 // ingress answers by. Why the context ended says more than the error that the
 // runner made of it.
-func (p *Pipeline) ended(ctx context.Context, err error, pol message.Policy) error {
+func (p *Pipeline) ended(ctx context.Context, err error) error {
 	if err == nil {
 		p.metrics.turns.WithLabelValues(turnDone).Inc()
 		return nil
@@ -118,7 +118,6 @@ func (p *Pipeline) ended(ctx context.Context, err error, pol message.Policy) err
 		sentinel, label = message.ErrBusy, turnBusy
 	}
 	p.metrics.turns.WithLabelValues(label).Inc()
-	p.log.Warn("turn failed", "route", pol.Route, "outcome", label, "error", err)
 	if errors.Is(err, sentinel) {
 		return err
 	}

@@ -1,0 +1,228 @@
+package hooks
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/message"
+)
+
+// result is what became of a request: the label of its counter and, unless an
+// outcome decides, its status and public text.
+type result int
+
+const (
+	done result = iota
+	duplicate
+	inFlight
+	keyReused
+	unknownPath
+	wrongMethod
+	tooLarge
+	tooSlow
+	unreadable
+	unauthorized
+	unsupportedType
+	invalidJSON
+	badKey
+	missingKey
+	runFailed
+	timedOut
+	busy
+	draining
+	storeUnavailable
+	internal
+)
+
+// results is the one place where a public text is made. Whatever else is
+// known about a failure stays in the log.
+var results = [...]struct {
+	label      string
+	status     int
+	text       string
+	level      slog.Level
+	retryAfter int // seconds
+}{
+	done:             {"done", http.StatusOK, "", slog.LevelDebug, 0},
+	duplicate:        {"duplicate", http.StatusOK, "", slog.LevelDebug, 0},
+	inFlight:         {"in_flight", http.StatusConflict, "in flight", slog.LevelDebug, 1},
+	keyReused:        {"key_reused", http.StatusUnprocessableEntity, "idempotency key reused with a different request", slog.LevelInfo, 0},
+	unknownPath:      {"unknown_path", http.StatusNotFound, "not found", slog.LevelDebug, 0},
+	wrongMethod:      {"wrong_method", http.StatusMethodNotAllowed, "method not allowed", slog.LevelDebug, 0},
+	tooLarge:         {"too_large", http.StatusRequestEntityTooLarge, "request body too large", slog.LevelInfo, 0},
+	tooSlow:          {"too_slow", http.StatusRequestTimeout, "request body too slow", slog.LevelInfo, 0},
+	unreadable:       {"unreadable", http.StatusBadRequest, "request body incomplete or malformed", slog.LevelInfo, 0},
+	unauthorized:     {"unauthorized", http.StatusUnauthorized, "unauthorized", slog.LevelInfo, 0},
+	unsupportedType:  {"unsupported_type", http.StatusUnsupportedMediaType, "unsupported content type or encoding; send JSON", slog.LevelInfo, 0},
+	invalidJSON:      {"invalid_json", http.StatusBadRequest, "request body is not valid JSON", slog.LevelInfo, 0},
+	badKey:           {"bad_key", http.StatusBadRequest, "Idempotency-Key must be given once, as 1 to 255 printable ASCII characters", slog.LevelInfo, 0},
+	missingKey:       {"missing_key", http.StatusBadRequest, "request has no idempotency key", slog.LevelInfo, 0},
+	runFailed:        {"run_failed", http.StatusBadGateway, "run failed", slog.LevelWarn, 0},
+	timedOut:         {"timed_out", http.StatusGatewayTimeout, "run timed out", slog.LevelWarn, 0},
+	busy:             {"busy", http.StatusServiceUnavailable, "busy", slog.LevelWarn, 2},
+	draining:         {"draining", http.StatusServiceUnavailable, "draining", slog.LevelInfo, 5},
+	storeUnavailable: {"store_unavailable", http.StatusServiceUnavailable, "IDEMPOTENCY_UNAVAILABLE", slog.LevelWarn, 5},
+	internal:         {"internal", http.StatusInternalServerError, "internal error", slog.LevelError, 0},
+}
+
+// failure classes an error of the pipeline. The more specific sentinel comes
+// first, since an error may wrap several.
+func failure(err error) result {
+	for _, f := range [...]struct {
+		err    error
+		result result
+	}{
+		{message.ErrDraining, draining},
+		{message.ErrStoreUnavailable, storeUnavailable},
+		{message.ErrBusy, busy},
+		{message.ErrTimeout, timedOut},
+		{message.ErrRun, runFailed},
+	} {
+		if errors.Is(err, f.err) {
+			return f.result
+		}
+	}
+	return internal
+}
+
+// answer is what a request gets, decided in full before a byte is written.
+type answer struct {
+	result  result
+	receipt message.Receipt
+	detail  string // public; says more than the text of the result
+	err     error  // for the log
+}
+
+// receiptAnswer maps what the pipeline did to an answer. Other content under a
+// key is the caller's mistake only if the caller chose the key; a sender that
+// reuses its own ids would retry a refusal for ever, so it hears "duplicate".
+func receiptAnswer(m message.Message, receipt message.Receipt, err error) answer {
+	a := answer{receipt: receipt, err: err}
+	switch {
+	case err != nil:
+		a.result = failure(err)
+	case receipt.Mismatch && m.CallerKey:
+		a.result = keyReused
+	case receipt.State == message.InFlight:
+		a.result = inFlight
+	case receipt.State == message.Processed:
+		a.result = duplicate
+	default:
+		a.result = done
+	}
+	return a
+}
+
+// write sends the answer. Errors of the connection are the sender's to notice.
+func (a answer) write(w http.ResponseWriter) {
+	header := w.Header()
+	header["X-Idempotency-Status"] = []string{a.receipt.State.String()}
+	if a.result == duplicate {
+		header["Idempotency-Replayed"] = []string{"true"}
+	}
+	outcome := a.receipt.Outcome
+	switch {
+	case a.result != done && a.result != duplicate:
+		a.writeFailure(w)
+	case outcome.Action == message.ActionAgent:
+		writeJSON(w, http.StatusOK, agentBody{
+			OK: true, Action: outcome.Action, Agent: outcome.Agent, Session: textOrNull(outcome.Session, outcome.Session == ""),
+			Reply: textOrNull(outcome.Reply, outcome.Omitted), Delivered: outcome.Delivered,
+			ReplyOmitted: outcome.Omitted, Deduplicated: a.result == duplicate,
+		})
+	case outcome.Response == nil: // recorded without an answer
+		writeJSON(w, http.StatusOK, doneBody{OK: true, Deduplicated: a.result == duplicate})
+	case outcome.Omitted:
+		status := outcome.Response.Status
+		writeJSON(w, status, doneBody{OK: status < 400, Deduplicated: a.result == duplicate, ReplyOmitted: true})
+	default:
+		writeResponse(w, outcome.Response)
+	}
+}
+
+func (a answer) writeFailure(w http.ResponseWriter) {
+	r := results[a.result]
+	body := failureBody{Error: r.text}
+	if a.detail != "" {
+		body.Error += ": " + a.detail
+	}
+	retryAfter := r.retryAfter
+	switch a.result {
+	case inFlight:
+		// Rounded up: a retry a moment early would only be refused again.
+		retryAfter = max(retryAfter, int((a.receipt.RetryAfter+time.Second-1)/time.Second))
+		body.RetryAfter = retryAfter
+	case wrongMethod:
+		w.Header().Set("Allow", http.MethodPost)
+		fallthrough
+	case unknownPath, tooLarge, tooSlow, unreadable:
+		// The body was not read to its end. Without this, net/http would wait
+		// for the rest before it answers.
+		w.Header().Set("Connection", "close")
+	}
+	if retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+	}
+	writeJSON(w, r.status, body)
+}
+
+// writeResponse sends a forward target's answer as it was.
+func writeResponse(w http.ResponseWriter, r *message.Response) {
+	header := w.Header()
+	maps.Copy(header, r.Header) // never one of ours: Validate refuses those names
+	if _, typed := header["Content-Type"]; !typed {
+		header["Content-Type"] = nil // the target named none, so net/http must not guess one
+	}
+	w.WriteHeader(r.Status)
+	_, _ = w.Write(r.Body)
+}
+
+// agentBody answers a finished run. Session, Reply and Delivered are null where
+// there is none, which is not the same as empty.
+type agentBody struct {
+	OK           bool    `json:"ok"`
+	Action       string  `json:"action"`
+	Agent        string  `json:"agent"`
+	Session      *string `json:"session"`
+	Reply        *string `json:"reply"`
+	Delivered    *bool   `json:"delivered"`
+	ReplyOmitted bool    `json:"reply_omitted,omitempty"`
+	Deduplicated bool    `json:"deduplicated,omitempty"`
+}
+
+type doneBody struct {
+	OK           bool `json:"ok"`
+	Deduplicated bool `json:"deduplicated,omitempty"`
+	ReplyOmitted bool `json:"reply_omitted,omitempty"`
+}
+
+type failureBody struct {
+	OK         bool   `json:"ok"`
+	Error      string `json:"error"`
+	RetryAfter int    `json:"retry_after,omitempty"`
+}
+
+func textOrNull(text string, null bool) *string {
+	if null {
+		return nil
+	}
+	return &text
+}
+
+func writeJSON(w http.ResponseWriter, status int, body any) {
+	header := w.Header()
+	header["Content-Type"] = []string{"application/json; charset=utf-8"}
+	header["X-Content-Type-Options"] = []string{"nosniff"}
+	w.WriteHeader(status)
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(body) // plain structs; cannot fail
+	_, _ = w.Write(bytes.TrimSuffix(buf.Bytes(), []byte("\n")))
+}
