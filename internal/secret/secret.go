@@ -4,6 +4,8 @@ package secret
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"fmt"
+	"io"
 	"log/slog"
 )
 
@@ -33,6 +35,9 @@ func (s String) Equal(other string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
+// IsZero is IsEmpty under the name that encoders ask for.
+func (s String) IsZero() bool { return s.IsEmpty() }
+
 func (s String) String() string {
 	if s.text == "" {
 		return ""
@@ -40,8 +45,8 @@ func (s String) String() string {
 	return redacted
 }
 
-// GoString redacts the %#v form.
-func (s String) GoString() string { return s.String() }
+// Format redacts every verb of package fmt, also those that would look inside.
+func (s String) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
 // LogValue redacts the slog form.
 func (s String) LogValue() slog.Value { return slog.StringValue(s.String()) }
