@@ -1,0 +1,253 @@
+package doctor_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/config"
+	"github.com/oncegate/oncegate/doctor"
+	"github.com/oncegate/oncegate/health"
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/redisconf"
+)
+
+// fakeRedis is a server with the answers of a test.
+type fakeRedis struct {
+	version, ping, scripts error
+	class                  string
+	closed                 bool
+}
+
+func (f *fakeRedis) Version(context.Context) (string, error) { return "7.0.15", f.version }
+func (f *fakeRedis) Ping(context.Context) error              { return f.ping }
+func (f *fakeRedis) CheckScripts(context.Context) error      { return f.scripts }
+func (f *fakeRedis) Class(error) string                      { return f.class }
+func (f *fakeRedis) Close() error                            { f.closed = true; return nil }
+
+const redisConfig = `
+gateway: {push: {redis: {url: "redis://localhost:6379", prefix: "prod:"}}}
+hooks: {idempotency: {store_backend: redis}}
+`
+
+// newDoctor returns a doctor on a file with text, a state directory inside
+// dir, and backends that find nothing wrong.
+func newDoctor(t *testing.T, text, dir string) *doctor.Doctor {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gateway.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &doctor.Doctor{
+		Path: path,
+		Env: func(name string) (string, bool) {
+			if name == "STATE_DIRECTORY" {
+				return filepath.Join(dir, "state"), true
+			}
+			return "", false
+		},
+		Backends: doctor.Backends{
+			Database: func(context.Context, string) error { return nil },
+			Redis:    func(context.Context, redisconf.Config) (doctor.Redis, error) { return &fakeRedis{}, nil },
+			Store: func(context.Context, config.Config) (idempotency.Store, error) {
+				return idempotency.NewMemory(time.Now), nil
+			},
+		},
+	}
+}
+
+func find(t *testing.T, checks []health.Check, id string) health.Check {
+	t.Helper()
+	for _, c := range checks {
+		if c.ID == id {
+			return c
+		}
+	}
+	t.Fatalf("no check %q among %+v", id, checks)
+	return health.Check{}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+
+	t.Run("nothing wrong: every check is ok, the ids stand in their order", func(t *testing.T) {
+		t.Parallel()
+		checks := newDoctor(t, redisConfig, t.TempDir()).Check(t.Context())
+		var ids []string
+		for _, c := range checks {
+			ids = append(ids, c.ID)
+			if c.Status != health.CheckOK || c.Detail == "" || c.Source == "" || c.Hint != "" {
+				t.Errorf("check %+v, want ok with detail and source and without a hint", c)
+			}
+		}
+		if got := strings.Join(ids, " "); got != "config state_dir database redis redis_scripts" || doctor.Failed(checks) {
+			t.Errorf("checks %s, failed %t", got, doctor.Failed(checks))
+		}
+		if d := find(t, checks, doctor.CheckRedis).Detail; !strings.Contains(d, `"prod:"`) || !strings.Contains(d, "7.0.15") {
+			t.Errorf("redis: %s; want the version and the prefix in it", d)
+		}
+	})
+
+	t.Run("a configuration that does not load fails, the rest is skipped with the reason", func(t *testing.T) {
+		t.Parallel()
+		checks := newDoctor(t, "gatewya: {}\n", t.TempDir()).Check(t.Context())
+		if c := checks[0]; c.ID != doctor.CheckConfig || c.Status != health.CheckFail || !strings.Contains(c.Detail, ":1: gatewya: ") || c.Hint == "" {
+			t.Errorf("config check = %+v", c)
+		}
+		for _, c := range checks[1:] {
+			if c.Status != health.CheckSkipped || c.Detail == "" {
+				t.Errorf("check %+v, want it skipped with its reason", c)
+			}
+		}
+		if !doctor.Failed(checks) {
+			t.Error("not failed")
+		}
+	})
+
+	t.Run("without Redis in the configuration its checks are skipped", func(t *testing.T) {
+		t.Parallel()
+		checks := newDoctor(t, "", t.TempDir()).Check(t.Context())
+		for _, id := range []string{doctor.CheckRedis, doctor.CheckRedisScripts} {
+			if c := find(t, checks, id); c.Status != health.CheckSkipped || c.Detail != "gateway.push.redis is not configured" {
+				t.Errorf("%+v", c)
+			}
+		}
+	})
+
+	t.Run("a Redis that refuses is named by class with its remedy", func(t *testing.T) {
+		t.Parallel()
+		for class, hint := range map[string]string{"auth": "password", "permission": "docs/operations.md", "tls": "ca_file", "unreachable": "address", "misconf": "refuses writes"} {
+			d := newDoctor(t, redisConfig, t.TempDir())
+			server := &fakeRedis{ping: errors.New("the server's words"), class: class}
+			d.Backends.Redis = func(context.Context, redisconf.Config) (doctor.Redis, error) { return server, nil }
+			checks := d.Check(t.Context())
+			c := find(t, checks, doctor.CheckRedis)
+			if c.Status != health.CheckFail || c.Detail != class+": the server's words" || !strings.Contains(c.Hint, hint) {
+				t.Errorf("%s: %+v", class, c)
+			}
+			if s := find(t, checks, doctor.CheckRedisScripts); s.Status != health.CheckSkipped || !server.closed {
+				t.Errorf("%s: scripts %+v, connection closed %t", class, s, server.closed)
+			}
+		}
+	})
+
+	t.Run("B59 refused scripts are a warning that names EVALSHA", func(t *testing.T) {
+		t.Parallel()
+		d := newDoctor(t, redisConfig, t.TempDir())
+		d.Backends.Redis = func(context.Context, redisconf.Config) (doctor.Redis, error) {
+			return &fakeRedis{scripts: errors.New("NOPERM")}, nil
+		}
+		checks := d.Check(t.Context())
+		if c := find(t, checks, doctor.CheckRedisScripts); c.Status != health.CheckWarn || !strings.Contains(c.Detail, "EVALSHA") || c.Hint == "" || doctor.Failed(checks) {
+			t.Errorf("%+v", c)
+		}
+	})
+
+	t.Run("a state directory that is a file fails with the way out", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "state"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if c := find(t, newDoctor(t, "", dir).Check(t.Context()), doctor.CheckStateDir); c.Status != health.CheckFail || !strings.Contains(c.Detail, "is not a directory") || c.Hint == "" {
+			t.Errorf("%+v", c)
+		}
+	})
+
+	t.Run("a damaged database fails and is not touched", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		d := newDoctor(t, "", dir)
+		path := filepath.Join(dir, "state", doctor.DatabaseName)
+		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("junk"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.Backends.Database = func(_ context.Context, got string) error {
+			if got != path {
+				t.Errorf("looked at %s, want %s", got, path)
+			}
+			return errors.New("is not a database")
+		}
+		if c := find(t, d.Check(t.Context()), doctor.CheckDatabase); c.Status != health.CheckFail || c.Detail != "is not a database" || c.Hint == "" {
+			t.Errorf("%+v", c)
+		}
+	})
+
+	t.Run("looking makes no state directory", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		if c := find(t, newDoctor(t, "", dir).Check(t.Context()), doctor.CheckStateDir); c.Status != health.CheckOK || !strings.Contains(c.Detail, "does not exist yet") {
+			t.Errorf("%+v", c)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+			t.Errorf("doctor left %v, %v", entries, err)
+		}
+	})
+}
+
+// generous lets two owners win every key: the fault that Prove looks for.
+type generous struct {
+	idempotency.Store
+	reserves atomic.Int32
+}
+
+func (g *generous) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
+	if g.reserves.Add(1)%8 == 0 {
+		return req.Won(key, "generous", time.Now()), nil
+	}
+	return g.Store.Reserve(ctx, key, req)
+}
+
+func TestProve(t *testing.T) {
+	t.Parallel()
+	silent := func(int) {}
+
+	t.Run("one winner per round", func(t *testing.T) {
+		t.Parallel()
+		rounds := 0
+		c := newDoctor(t, "", t.TempDir()).Prove(t.Context(), 50, func(done int) { rounds = done })
+		if c.Status != health.CheckOK || c.Detail != "50 rounds of 16 claims at once: one winner per round" || rounds != 50 {
+			t.Errorf("%+v after %d rounds", c, rounds)
+		}
+	})
+
+	t.Run("a store with two winners fails", func(t *testing.T) {
+		t.Parallel()
+		d := newDoctor(t, "", t.TempDir())
+		d.Backends.Store = func(context.Context, config.Config) (idempotency.Store, error) {
+			return &generous{Store: idempotency.NewMemory(time.Now)}, nil
+		}
+		if c := d.Prove(t.Context(), 10, silent); c.Status != health.CheckFail || !strings.Contains(c.Detail, "did not have exactly one winner") {
+			t.Errorf("%+v", c)
+		}
+	})
+
+	t.Run("a store that does not open fails with its reason", func(t *testing.T) {
+		t.Parallel()
+		d := newDoctor(t, "", t.TempDir())
+		d.Backends.Store = func(context.Context, config.Config) (idempotency.Store, error) { return nil, errors.New("locked") }
+		if c := d.Prove(t.Context(), 10, silent); c.Status != health.CheckFail || c.Detail != "locked" {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	got := doctor.Text([]health.Check{
+		{ID: "config", Status: health.CheckOK, Detail: "valid"},
+		{ID: "redis", Status: health.CheckFail, Detail: "unreachable", Hint: "start Redis"},
+	})
+	want := "ok       config         valid\nfail     redis          unreachable\n                        → start Redis\n"
+	if got != want {
+		t.Errorf("Text = %q, want %q", got, want)
+	}
+}
