@@ -62,8 +62,14 @@ type FailoverConfig struct {
 // and a lost one is tried.
 const DefaultProbeEvery = time.Second
 
-// openTimeout bounds one attempt to open or probe a store.
-const openTimeout = 5 * time.Second
+// openTimeout bounds one attempt to open a store, to probe one that has no
+// budget of its own, and to carry claims into it: longer than a file is waited
+// for that another process has locked.
+const openTimeout = 10 * time.Second
+
+// probeTimeout bounds the write probe of a store with a budget, so that a
+// server that has frozen is noticed within two seconds.
+const probeTimeout = time.Second
 
 // Events are called when the guarantee is touched. Each may be nil.
 type Events struct {
@@ -141,13 +147,22 @@ func (f *Failover) probe(ctx context.Context, i int) {
 		t.store = store
 		f.mu.Unlock()
 	}
-	err := t.store.Ping(ctx)
+	err := t.ping(ctx)
 	if err == nil && !f.isUp(i) {
 		err = f.settle(ctx, i)
 	}
 	if err != nil {
 		f.down(i, err)
 	}
+}
+
+func (t *tier) ping(ctx context.Context) error {
+	if t.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(t.Timeout, probeTimeout))
+		defer cancel()
+	}
+	return t.store.Ping(ctx)
 }
 
 func (f *Failover) isUp(i int) bool {
@@ -240,7 +255,7 @@ func (t *tier) budget(ctx context.Context) (context.Context, context.CancelFunc)
 // Ping implements Store: it probes the store that serves.
 func (f *Failover) Ping(ctx context.Context) error {
 	if _, t := f.serving(); t != nil {
-		return t.store.Ping(ctx)
+		return t.ping(ctx)
 	}
 	return ErrUnavailable
 }
@@ -279,8 +294,11 @@ const (
 // report enters or clears the degraded owner. The caller holds mu.
 func (f *Failover) report() {
 	best := f.tiers[0]
-	if best.up {
+	switch {
+	case best.up:
 		f.cfg.Health.Clear(health.KindGateway, ownerID)
+		return
+	case best.err == nil: // still being opened by Start
 		return
 	}
 	o := health.Owner{Kind: health.KindGateway, ID: ownerID, State: health.Cold, Class: best.Classify(best.err)}

@@ -25,11 +25,10 @@ func logger(t *testing.T) *slog.Logger {
 // be made to fail.
 type outage struct {
 	*idempotency.Failover
-	redis, sqlite  *idempotencytest.Faulty
-	health         *health.Registry
-	slips, opens   atomic.Int32
-	redisMayOpen   atomic.Bool
-	primaryIsRedis bool
+	redis, sqlite *idempotencytest.Faulty
+	health        *health.Registry
+	slips, opens  atomic.Int32
+	redisMayOpen  atomic.Bool
 }
 
 func newOutage(t *testing.T, policy string, first string, now func() time.Time) *outage {
