@@ -1,0 +1,159 @@
+// Package sqlitestore keeps claims in one SQLite file.
+//
+// All writes go through one goroutine, which commits together whatever is
+// queued when it is ready: under load a commit, the expensive part, is shared
+// by every caller that waits, and a lone caller waits for nobody. A caller has
+// its answer only after the commit is on the disk.
+//
+// Two processes may share a file; their writers take turns on its lock. What
+// the file holds survives a restart and a loss of power.
+package sqlitestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/sqlitedb"
+)
+
+// Config says how to open a store.
+type Config struct {
+	Path string           // of the file, which is made if absent
+	Now  func() time.Time // the clock of leases and record windows
+	Log  *slog.Logger
+
+	FileSystem func(dir string) (string, error) // as in sqlitedb.Config
+	NoUpkeep   bool                             // no background pruning and checkpoints: for tests
+}
+
+// Store is an idempotency.Store in a SQLite file.
+type Store struct {
+	db  *sqlitedb.DB
+	now func() time.Time
+	log *slog.Logger
+
+	queue chan *op      // unbuffered: an operation is the writer's, or still its caller's
+	fold  chan struct{} // asks the writer for a checkpoint between two batches
+	ops   sync.Pool
+	dirty atomic.Bool // something was committed since the last checkpoint
+
+	stop    context.CancelFunc
+	stopped <-chan struct{}
+	wg      sync.WaitGroup // of the writer and the upkeep
+}
+
+var _ idempotency.Store = (*Store)(nil)
+
+var errClosed = errors.New("the sqlite store is closed")
+
+// Open opens the store and starts its writer and its upkeep, which Close ends.
+// ctx bounds the opening only.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	db, err := sqlitedb.Open(ctx, sqlitedb.Config{Path: c.Path, FileSystem: c.FileSystem})
+	if err != nil {
+		return nil, err
+	}
+	s, err := start(ctx, c, db)
+	if err != nil {
+		return nil, errors.Join(sqlitedb.Explain(db.Path, err), db.Close())
+	}
+	if db.Warning != "" {
+		c.Log.Warn(db.Warning)
+	}
+	return s, nil
+}
+
+func start(ctx context.Context, c Config, db *sqlitedb.DB) (*Store, error) {
+	if err := migrate(ctx, db.Writer); err != nil {
+		return nil, err
+	}
+	conn, err := db.Writer.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Store{
+		db: db, now: c.Now, log: c.Log,
+		queue: make(chan *op), fold: make(chan struct{}), ops: sync.Pool{New: newOp},
+		stop: stop, stopped: life.Done(),
+	}
+	ready := make(chan error)
+	s.wg.Go(func() { s.write(conn, ready) })
+	if err := <-ready; err != nil {
+		stop()
+		s.wg.Wait()
+		return nil, err
+	}
+	if !c.NoUpkeep {
+		s.wg.Go(func() { s.keep(life) })
+	}
+	return s, nil
+}
+
+// Close ends the background work and closes the file. Calls that the writer
+// has taken get their results, others an error.
+func (s *Store) Close() error {
+	s.stop()
+	s.wg.Wait()
+	return s.db.Close()
+}
+
+// Reserve implements idempotency.Store.
+func (s *Store) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
+	o := s.op((*writer).reserve, key, req.Fingerprint)
+	defer s.free(o)
+	o.req, o.sent = req, s.now()
+	if err := s.do(ctx, o); err != nil {
+		return idempotency.Reservation{}, fmt.Errorf("reserve %q: %w", key, err)
+	}
+	return o.met, nil
+}
+
+// Renew implements idempotency.Store.
+func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
+	return s.settle(ctx, "renew", (*writer).renew, c, nil)
+}
+
+// Record implements idempotency.Store.
+func (s *Store) Record(ctx context.Context, c idempotency.Claim, outcome []byte) error {
+	return s.settle(ctx, "record", (*writer).record, c, outcome)
+}
+
+// Release implements idempotency.Store.
+func (s *Store) Release(ctx context.Context, c idempotency.Claim) error {
+	return s.settle(ctx, "release", (*writer).release, c, nil)
+}
+
+func (s *Store) settle(ctx context.Context, verb string, run operation, c idempotency.Claim, outcome []byte) error {
+	o := s.op(run, c.Key, c.Fingerprint)
+	defer s.free(o)
+	o.claim, o.outcome = c, outcome
+	if err := s.do(ctx, o); err != nil {
+		return fmt.Errorf("%s %q: %w", verb, c.Key, err)
+	}
+	return nil
+}
+
+// Ping implements idempotency.Store. Its write goes the way of a claim and is
+// read back through another connection.
+func (s *Store) Ping(ctx context.Context) error {
+	o := s.op((*writer).count, "", [16]byte{})
+	defer s.free(o)
+	if err := s.do(ctx, o); err != nil {
+		return fmt.Errorf("write to the store: %w", err)
+	}
+	var n int64
+	if err := s.db.Readers.QueryRowContext(ctx, "SELECT n FROM probe").Scan(&n); err != nil {
+		return fmt.Errorf("read from the store: %w", sqlitedb.Explain(s.db.Path, err))
+	}
+	if n < o.n { // more is the probe of another process
+		return fmt.Errorf("read from the store: %s says %d after %d was written", s.db.Path, n, o.n)
+	}
+	return nil
+}
