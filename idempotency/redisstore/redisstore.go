@@ -1,0 +1,148 @@
+// Package redisstore keeps claims in Redis, where every replica sees them.
+//
+// It promises what idempotency.Store does as long as the server keeps its
+// writes: a failover to a replica that lacks some, or an eviction, forgets
+// claims and records, and nothing here notices.
+//
+// Commands of concurrent callers share round trips; see trips.
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/oncegate/oncegate/idempotency"
+)
+
+// Config is what a Store needs beside its client.
+type Config struct {
+	Prefix string           // begins every key; the environment
+	Now    func() time.Time // default time.Now
+}
+
+// Store is a Store in Redis. Several on one server and prefix are one.
+type Store struct {
+	client  redis.UniversalClient
+	trips   *trips
+	scripts scripts
+	prefix  string
+	now     func() time.Time
+	sets    sync.Pool // of *setCommand
+	id      string    // of this Store, so that two never read each other's Ping
+
+	refusal  atomic.Pointer[error] // what the server said when it refused a script
+	plainSet atomic.Bool           // the server does not know SET with NX and GET together
+}
+
+var _ idempotency.Store = (*Store)(nil)
+
+// New returns a store on client, which stays the caller's: it is closed after
+// the store. Nothing is sent yet.
+func New(client redis.UniversalClient, c Config) *Store {
+	now := c.Now
+	if now == nil {
+		now = time.Now
+	}
+	return &Store{
+		client:  client,
+		trips:   newTrips(client),
+		scripts: newScripts(),
+		prefix:  c.Prefix + "hookidem:",
+		now:     now,
+		sets:    sync.Pool{New: newSetCommand},
+		id:      rand.Text(),
+	}
+}
+
+func (s *Store) key(key idempotency.Key) string { return s.prefix + string(key) }
+
+// Reserve implements idempotency.Store.
+func (s *Store) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
+	r, err := s.reserve(ctx, key, req)
+	if err != nil {
+		return idempotency.Reservation{}, fmt.Errorf("reserve %q: %w", key, err)
+	}
+	return r, nil
+}
+
+func (s *Store) reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
+	// Another round means that a holder's lease ended between two commands.
+	for {
+		sent := s.now()
+		set, found, err := s.setOrGet(ctx, key, req)
+		if err != nil {
+			return idempotency.Reservation{}, err
+		}
+		if set {
+			return req.Won(key, idempotency.BackendRedis, sent), nil
+		}
+		held, err := parse(found)
+		if err != nil {
+			return idempotency.Reservation{}, err
+		}
+		if held.state == idempotency.Recorded {
+			return idempotency.Reservation{State: idempotency.Recorded, Outcome: held.outcome, FingerprintMatch: req.Matches(held.fingerprint)}, nil
+		}
+		if held.token == req.Token {
+			// An answer was lost, here or in the client, and the claim is ours.
+			won := req.Won(key, idempotency.BackendRedis, sent)
+			if yes, err := s.apply(ctx, s.renewal(s.key(key), won.Claim)); yes || err != nil {
+				return won, err
+			}
+			continue
+		}
+		if left := s.leaseLeft(ctx, s.key(key), req.Lease); left > 0 {
+			return idempotency.Reservation{State: idempotency.InFlight, RetryAfter: left, FingerprintMatch: req.Matches(held.fingerprint)}, nil
+		}
+	}
+}
+
+// leaseLeft returns what is left of the lease on a key that is held, 0 when it
+// has just ended. That the key is held is known already and is the answer that
+// counts: where its time cannot be learnt, a whole lease is the safe advice.
+func (s *Store) leaseLeft(ctx context.Context, key string, lease time.Duration) time.Duration {
+	const absent = -2 // as the client hands on the server's answer
+	cmd := redis.NewDurationCmd(ctx, time.Millisecond, "pttl", key)
+	if err := s.trips.do(ctx, cmd); err != nil {
+		return lease
+	}
+	switch left := cmd.Val(); {
+	case left == absent:
+		return 0
+	case left < 0:
+		return lease
+	default:
+		return max(left, time.Millisecond)
+	}
+}
+
+// Ping implements idempotency.Store: it writes a value and reads it back.
+func (s *Store) Ping(ctx context.Context) error {
+	key, written := s.prefix+"ping:"+s.id, rand.Text()
+	var read *redis.StringCmd
+	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Set(ctx, key, written, time.Minute)
+		read = p.Get(ctx, key)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("ping: %w", err)
+	}
+	// Concurrent calls write the same key; any of their values proves as much.
+	if len(read.Val()) != len(written) {
+		return fmt.Errorf("ping: read %q back, not what was written", read.Val())
+	}
+	return nil
+}
+
+// Close waits for the calls that are under way. It leaves the client open.
+func (s *Store) Close() error {
+	s.trips.close()
+	return nil
+}
