@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/oncegate/oncegate/doctor"
+	"github.com/oncegate/oncegate/health"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	var (
+		asJSON bool
+		prove  int
+	)
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find out what is wrong",
+		Long: `Check the configuration, the state directory, the database and Redis with the
+same code that serve uses. With --prove N, race claims for N throw-away keys
+through the configured store and demand exactly one winner for each.
+
+Exit code 0 without a failed check, 1 with one, 2 for wrong usage. A
+configuration that cannot be loaded is a failed check.`,
+		Example: `  gateway doctor
+  gateway doctor -c gateway.yaml --prove 200
+  gateway doctor --json | jq '.checks[] | select(.status != "ok")'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			d := doctor.Doctor{Path: a.path(), Env: a.env, Backends: backends(log)}
+			checks := d.Check(cmd.Context())
+			if prove > 0 {
+				checks = append(checks, d.Prove(cmd.Context(), prove, a.progress("prove", prove)))
+			}
+			if asJSON {
+				if err := a.printJSON(map[string][]health.Check{"checks": checks}); err != nil {
+					return err
+				}
+			} else {
+				a.print("%s", doctor.Text(checks))
+			}
+			if doctor.Failed(checks) {
+				return errReported
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, and nothing else, on standard output")
+	c.Flags().IntVar(&prove, "prove", 0, "race claims for this many throw-away keys")
+	c.PreRunE = func(*cobra.Command, []string) error {
+		if prove < 0 {
+			a.started = false
+			return fmt.Errorf("--prove %d: must not be negative", prove)
+		}
+		return nil
+	}
+	return c
+}
+
+// progress says on standard error, once a second, how far a long piece of work
+// has come.
+func (a *app) progress(what string, total int) func(done int) {
+	last := time.Now()
+	return func(done int) {
+		if time.Since(last) < time.Second {
+			return
+		}
+		last = time.Now()
+		_, _ = fmt.Fprintf(a.err, "%s: %d of %d\n", what, done, total)
+	}
+}

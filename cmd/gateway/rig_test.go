@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/config"
+	"github.com/oncegate/oncegate/health"
+)
+
+// rig is a whole gateway inside the test, without a listener.
+type rig struct {
+	*process
+	t       testing.TB
+	handler http.Handler
+	state   string
+}
+
+// assembled puts a gateway together from the text of a configuration, in which
+// STATE stands for a fresh directory, and opens its stores.
+func assembled(t testing.TB, text string) *rig {
+	t.Helper()
+	state := filepath.Join(t.TempDir(), "state")
+	cfg, err := config.Parse("test", []byte(strings.ReplaceAll(text, "STATE", state)), func(name string) (string, bool) {
+		return state, name == "STATE_DIRECTORY"
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := assemble(cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- p.run(ctx, func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("run = %v", err)
+		}
+	})
+	for p.health.Phase() == health.Starting {
+		time.Sleep(time.Millisecond) // the opening of real files and sockets has no other sign
+	}
+	return &rig{process: p, t: t, handler: p.server.Handler(), state: state}
+}
+
+// post sends a JSON body to a hook; edit may change the request.
+func (r *rig) post(path, body string, edit ...func(*http.Request)) *httptest.ResponseRecorder {
+	r.t.Helper()
+	req := httptest.NewRequest(http.MethodPost, "/hooks/"+path, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	for _, e := range edit {
+		e(req)
+	}
+	w := httptest.NewRecorder()
+	r.handler.ServeHTTP(w, req)
+	return w
+}
+
+func header(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+// want checks status and a part of the body.
+func want(t *testing.T, w *httptest.ResponseRecorder, status int, part string) {
+	t.Helper()
+	if w.Code != status || !strings.Contains(w.Body.String(), part) {
+		t.Errorf("got %d %s, want %d with %s", w.Code, w.Body, status, part)
+	}
+}
+
+func idempotencyStatus(w *httptest.ResponseRecorder) string {
+	return w.Header().Get("X-Idempotency-Status")
+}
+
+// target is a forward target that waits until it is released.
+func target(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func blocking(t *testing.T) (url string, arrived chan struct{}, release func()) {
+	t.Helper()
+	arrived, free := make(chan struct{}, 16), make(chan struct{})
+	url = target(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // so that a caller that leaves is noticed
+		arrived <- struct{}{}
+		select {
+		case <-free:
+		case <-r.Context().Done():
+		}
+	})
+	return url, arrived, func() { close(free) }
+}
+
+// echoHook is a configuration with one hook on path a; keys are further lines
+// of the hook.
+func echoHook(keys ...string) string {
+	return "agents: {one: {}}\nhooks:\n  hooks:\n    - path: a\n      " + strings.Join(keys, "\n      ") + "\n"
+}
+
+// withIdempotency is echoHook with settings of hooks.idempotency.
+func withIdempotency(settings string, keys ...string) string {
+	return strings.Replace(echoHook(keys...), "hooks:\n", "hooks:\n  idempotency: {"+settings+"}\n", 1)
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/oncegate/oncegate/config"
+)
+
+// The exit codes, as docs/operations.md lists them.
+const (
+	exitOK     = 0
+	exitError  = 1
+	exitUsage  = 2
+	exitConfig = 78 // as EX_CONFIG of sysexits(3): starting again does not help
+)
+
+// streams are the process's standard streams.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// app is what every command needs.
+type app struct {
+	streams
+	env        config.Env
+	configFlag string
+	started    bool // a command's own work has begun: errors are no longer usage errors
+}
+
+// errReported ends a command with exit code 1 after it has printed its result.
+var errReported = errors.New("already reported")
+
+// run is the whole program. It returns the exit code.
+func run(ctx context.Context, args []string, s streams, env config.Env) int {
+	a := &app{streams: s, env: env}
+	root := a.root()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	var invalid *config.Error
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errReported):
+		return exitError
+	case errors.As(err, &invalid):
+		_, _ = fmt.Fprintln(s.err, err) // one problem per line, each with its place
+		return exitConfig
+	case !a.started:
+		_, _ = fmt.Fprintf(s.err, "gateway: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
+		return exitUsage
+	}
+	_, _ = fmt.Fprintf(s.err, "gateway: %v\n", err)
+	return exitError
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gateway",
+		Short: "Answer every chat message once, on any number of replicas",
+		Long: `Oncegate stands between chat platforms and agents. Senders deliver at least
+once; the gateway runs every message once and answers each redelivery with the
+first result.`,
+		Example: `  gateway serve
+  gateway config check -c gateway.yaml
+  gateway doctor --prove 200`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		PersistentPreRun:  func(*cobra.Command, []string) { a.started = true },
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+	}
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	root.PersistentFlags().StringVarP(&a.configFlag, "config", "c", "",
+		"configuration file (default $GATEWAY_CONFIG, else ./gateway.yaml, else the embedded default)")
+	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml") // the flag exists
+	root.AddCommand(a.serveCommand(), a.configCommand(), a.hooksCommand(), a.doctorCommand(), a.versionCommand())
+	return root
+}
+
+// path returns the configuration file in use, "" for the embedded default.
+func (a *app) path() string { return config.Locate(a.configFlag, a.env) }
+
+func (a *app) load() (config.Config, error) { return config.Load(a.path(), a.env) }
+
+func (a *app) print(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
+
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// group makes a command that only holds others.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c.AddCommand(commands...)
+	return c
+}

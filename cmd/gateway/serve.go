@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/oncegate/oncegate/config"
+	"github.com/oncegate/oncegate/gateway"
+	"github.com/oncegate/oncegate/health"
+	"github.com/oncegate/oncegate/hooks"
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/turnlock"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Run the gateway",
+		Long: `Run the gateway until SIGINT or SIGTERM. Then it refuses new messages, finishes
+what it runs, up to gateway.drain_timeout, and exits with 0. A second signal
+ends it at once.`,
+		Example: `  gateway serve
+  gateway serve -c /etc/oncegate/gateway.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context()) },
+	}
+}
+
+func (a *app) serve(ctx context.Context) error {
+	path := a.path()
+	cfg, err := config.Load(path, a.env)
+	if err != nil {
+		return err
+	}
+	log := newLogger(cfg.Gateway.Log, a.err)
+	l, err := gateway.Listen(ctx, cfg.Gateway)
+	if err != nil {
+		return err
+	}
+	p, err := assemble(cfg, log)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	if path == "" {
+		a.print("Try it, twice: curl -sS -H 'Content-Type: application/json' -d '{\"id\":\"1\",\"text\":\"hello\"}' http://%s/hooks/echo\n", l.Addr())
+	}
+	log.Info("listening", "address", l.Addr().String(), "config", orDefault(path), "replica", p.replica, "version", version())
+	return p.run(ctx, func(ctx context.Context) error { return p.server.Run(ctx, l) })
+}
+
+// process is the gateway put together: the only place that knows which backend
+// is behind each contract.
+type process struct {
+	replica  string
+	health   *health.Registry
+	store    *idempotency.Failover
+	pipeline *gateway.Pipeline
+	hooks    *hooks.Handler
+	server   *gateway.Server
+}
+
+func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics := gateway.NewMetrics(registry)
+	p := &process{replica: idempotency.NewReplicaID(), health: health.NewRegistry(log)}
+	p.store = idempotency.NewFailover(idempotency.FailoverConfig{
+		Tiers:         tiers(cfg, log),
+		OnUnavailable: cfg.Hooks.Idempotency.OnUnavailable,
+		Health:        p.health,
+		Events:        idempotency.Events{FailOpen: metrics.FailOpen, Slipped: metrics.Slipped},
+		Log:           log,
+		Now:           time.Now,
+		ProbeEvery:    idempotency.DefaultProbeEvery,
+	})
+	p.pipeline = gateway.NewPipeline(gateway.PipelineConfig{
+		Store:              p.store,
+		Locks:              turnlock.NewLocal(time.Now, turnlock.DefaultMaxWait),
+		Replica:            p.replica,
+		MaxConcurrentTurns: cfg.Gateway.MaxConcurrentTurns,
+		QueueWait:          cfg.Gateway.QueueWait,
+		TurnTimeout:        cfg.Gateway.TurnTimeout,
+		MaxStoredReply:     int64(cfg.Hooks.Idempotency.MaxStoredReply),
+		Metrics:            metrics,
+		Log:                log,
+	})
+	var err error
+	p.hooks, err = hooks.New(cfg.Hooks, hooks.Deps{
+		Pipeline: p.pipeline,
+		Agents:   agents(cfg.Agents),
+		Token:    cfg.Gateway.AuthToken,
+		Loopback: cfg.Gateway.Loopback(),
+		MaxBody:  int64(cfg.Gateway.MaxBodyBytes),
+		Log:      log,
+		Metrics:  registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.server = gateway.NewServer(gateway.ServerConfig{
+		Gateway:  cfg.Gateway,
+		Hooks:    p.hooks,
+		Pipeline: p.pipeline,
+		Health:   p.health,
+		Metrics:  registry,
+		Backends: func() map[string]string {
+			return map[string]string{"idempotency": p.store.Backend(), "turn_lock": cfg.Gateway.TurnLock.Backend}
+		},
+		Replica: p.replica,
+		Version: version(),
+		Log:     log,
+	})
+	return p, nil
+}
+
+// run opens the stores beside serve, which answers probes meanwhile, and takes
+// everything down in the reverse order once serve has drained.
+func (p *process) run(ctx context.Context, serve func(context.Context) error) error {
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	var failed [2]error
+	wg.Go(func() {
+		p.store.Start(background)
+		p.health.Enter(health.Ready)
+		failed[0] = p.store.Run(background)
+	})
+	wg.Go(func() { failed[1] = p.pipeline.Run(background) })
+	err := serve(ctx)
+	stop()
+	wg.Wait()
+	p.hooks.Close()
+	return errors.Join(err, failed[0], failed[1], p.store.Close())
+}
+
+func newLogger(cfg gateway.LogConfig, w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
+		panic(fmt.Sprintf("log level %q passed the loader: %v", cfg.Level, err))
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if cfg.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/oncegate/oncegate/agent"
+	"github.com/oncegate/oncegate/config"
+	"github.com/oncegate/oncegate/doctor"
+	"github.com/oncegate/oncegate/gateway"
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/idempotency/redisstore"
+	"github.com/oncegate/oncegate/idempotency/sqlitestore"
+	"github.com/oncegate/oncegate/internal/redisclient"
+	"github.com/oncegate/oncegate/internal/redisconf"
+	"github.com/oncegate/oncegate/internal/sqlitedb"
+	"github.com/oncegate/oncegate/message"
+)
+
+// tiers returns the configured claim store, with the weaker ones that serve
+// while it is away behind it.
+func tiers(cfg config.Config, log *slog.Logger) []idempotency.Tier {
+	redis := idempotency.Tier{
+		Name:     idempotency.BackendRedis,
+		Open:     func(context.Context) (idempotency.Store, error) { return openRedis(cfg.Gateway.Push.Redis) },
+		Timeout:  cfg.Hooks.Idempotency.ClaimTimeout,
+		Classify: func(err error) string { return string(redisclient.Classify(err)) },
+	}
+	sqlite := idempotency.Tier{
+		Name:     idempotency.BackendSQLite,
+		Open:     func(ctx context.Context) (idempotency.Store, error) { return openSQLite(ctx, cfg, log) },
+		Classify: sqlitedb.Classify,
+	}
+	memory := idempotency.Tier{
+		Name:     idempotency.BackendMemory,
+		Open:     func(context.Context) (idempotency.Store, error) { return idempotency.NewMemory(time.Now), nil },
+		Classify: func(error) string { return "" },
+	}
+	switch cfg.Hooks.Idempotency.StoreBackend {
+	case idempotency.BackendRedis:
+		return []idempotency.Tier{redis, sqlite, memory}
+	case idempotency.BackendSQLite:
+		return []idempotency.Tier{sqlite, memory}
+	}
+	return []idempotency.Tier{memory}
+}
+
+func openSQLite(ctx context.Context, cfg config.Config, log *slog.Logger) (idempotency.Store, error) {
+	return sqlitestore.Open(ctx, sqlitestore.Config{
+		Path: filepath.Join(cfg.Gateway.StateDir, doctor.DatabaseName),
+		Now:  time.Now,
+		Log:  log,
+	})
+}
+
+// redisServer is a store and the client that belongs to it alone.
+type redisServer struct {
+	*redisstore.Store
+	client *redis.Client
+}
+
+func openRedis(cfg redisconf.Config) (*redisServer, error) {
+	client, err := redisclient.New(cfg, redisclient.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &redisServer{redisstore.New(client, redisstore.Config{Prefix: cfg.Prefix}), client}, nil
+}
+
+// Close closes the store before its client.
+func (s *redisServer) Close() error { return errors.Join(s.Store.Close(), s.client.Close()) }
+
+var _ doctor.Redis = (*redisServer)(nil)
+
+var versionLine = regexp.MustCompile(`(?m)^redis_version:(\S+)`)
+
+// Version returns what the server calls itself. Managed servers may refuse
+// INFO, which is no reason to fail.
+func (s *redisServer) Version(ctx context.Context) (string, error) {
+	info, err := s.client.Info(ctx, "server").Result()
+	if err != nil && redisclient.Classify(err) != redisclient.Permission {
+		return "", err
+	}
+	if m := versionLine.FindStringSubmatch(info); m != nil {
+		return m[1], nil
+	}
+	return "of unknown version", nil
+}
+
+// Class implements doctor.Redis.
+func (s *redisServer) Class(err error) string { return string(redisclient.Classify(err)) }
+
+// backends are doctor's looks at the real stores.
+func backends(log *slog.Logger) doctor.Backends {
+	return doctor.Backends{
+		Database: checkDatabase,
+		Redis: func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) {
+			server, err := openRedis(cfg)
+			if err != nil {
+				return nil, err // not a nil *redisServer in the interface
+			}
+			return server, nil
+		},
+		Store: func(ctx context.Context, cfg config.Config) (idempotency.Store, error) {
+			switch cfg.Hooks.Idempotency.StoreBackend {
+			case idempotency.BackendRedis:
+				return openRedis(cfg.Gateway.Push.Redis)
+			case idempotency.BackendSQLite:
+				return openSQLite(ctx, cfg, log)
+			}
+			return idempotency.NewMemory(time.Now), nil
+		},
+	}
+}
+
+// checkDatabase reads the whole file in search of damage.
+func checkDatabase(ctx context.Context, path string) error {
+	db, err := sqlitedb.OpenReadOnly(ctx, path)
+	if err != nil {
+		return err
+	}
+	var result string
+	err = sqlitedb.Explain(path, db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&result))
+	if err == nil && result != "ok" {
+		err = fmt.Errorf("%s is damaged: %s", path, result)
+	}
+	return errors.Join(err, db.Close())
+}
+
+// agents returns the look-up of the configured agents' runners. Without a name
+// it finds the only one.
+func agents(configured map[string]agent.Config) func(name string) (message.Runner, bool) {
+	return func(name string) (message.Runner, bool) {
+		if _, ok := configured[name]; !ok {
+			return nil, false
+		}
+		return gateway.AgentRunner{Name: name, Agent: agent.Echo{}}, true
+	}
+}

@@ -1,0 +1,113 @@
+// Package archtest holds the direction of imports: who may know whom.
+package archtest
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/oncegate/oncegate/"
+
+// allowed lists what each package may import of this module; a trailing slash
+// stands for everything below. A package that is not listed fails the test, so
+// that its place is decided when it is made.
+var allowed = map[string][]string{
+	"message":                      {},
+	"health":                       {},
+	"internal/secret":              {},
+	"internal/bytesize":            {},
+	"internal/redisconf":           {"internal/secret"},
+	"internal/redisclient":         {"internal/redisconf"},
+	"internal/sqlitedb":            {},
+	"internal/redistest":           {"internal/redistest/"},
+	"internal/redistest/redisproc": {},
+	"internal/archtest":            {},
+
+	"idempotency":                 {"message", "health", "internal/bytesize"},
+	"idempotency/idempotencytest": {"idempotency", "message"},
+	"idempotency/sqlitestore":     {"idempotency", "message", "internal/"},
+	"idempotency/redisstore":      {"idempotency", "message", "internal/"},
+	"turnlock":                    {},
+	"turnlock/turnlocktest":       {"turnlock"},
+	"agent":                       {"message"},
+
+	"hooks":       {"message", "idempotency", "internal/secret"},
+	"gateway":     {"message", "health", "idempotency", "turnlock", "agent", "internal/bytesize", "internal/redisconf", "internal/secret"},
+	"config":      {"gateway", "hooks", "agent", "idempotency", "turnlock", "message", "internal/bytesize", "internal/redisconf", "internal/secret"},
+	"doctor":      {"config", "health", "idempotency", "message", "internal/redisconf"},
+	"cmd/gateway": {"agent", "config", "doctor", "gateway", "health", "hooks", "idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/redisclient", "internal/redisconf", "internal/sqlitedb", "message", "turnlock"},
+	"bench":       {"cmd/gateway", "agent", "config", "gateway", "health", "hooks", "idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/", "message", "turnlock"},
+	"e2e":         {},
+}
+
+// drivers are linked by backends alone.
+var drivers = []string{"github.com/redis/go-redis/", "modernc.org/sqlite"}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func list(t *testing.T, args ...string) []pkg {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,Deps"}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("go list %v: %v", args, err)
+	}
+	var pkgs []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return pkgs
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+func TestImportsGoOneWay(t *testing.T) {
+	t.Parallel()
+	for _, p := range list(t, module+"...") {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		rules, known := allowed[name]
+		if !known {
+			t.Errorf("package %s has no place in the table of imports", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			inside, ours := strings.CutPrefix(imported, module)
+			if ours && !slices.ContainsFunc(rules, func(rule string) bool {
+				return inside == rule || strings.HasSuffix(rule, "/") && strings.HasPrefix(inside, rule)
+			}) {
+				t.Errorf("%s may not import %s", name, inside)
+			}
+		}
+	}
+}
+
+func TestContractsAndConfigurationLinkNoDriver(t *testing.T) {
+	t.Parallel()
+	for _, p := range list(t, module+"config", module+"gateway", module+"hooks", module+"idempotency", module+"turnlock", module+"doctor") {
+		for _, dep := range p.Deps {
+			if slices.ContainsFunc(drivers, func(d string) bool { return strings.HasPrefix(dep, d) }) {
+				t.Errorf("%s links %s", p.ImportPath, dep)
+			}
+		}
+	}
+}
+
+func TestTheBinaryHoldsNoTestCode(t *testing.T) {
+	t.Parallel()
+	for _, dep := range list(t, module+"cmd/gateway")[0].Deps {
+		if dep == "testing" || strings.HasSuffix(dep, "test") && strings.HasPrefix(dep, module) || strings.Contains(dep, "miniredis") {
+			t.Errorf("cmd/gateway links %s", dep)
+		}
+	}
+}
