@@ -13,7 +13,7 @@ type statements struct {
 	begin, commit, rollback       statement
 	reserve, look                 statement
 	renew, record, insert, remove statement
-	prune, count, fold            statement
+	prune, count                  statement
 }
 
 // prepare compiles the statements. Their parameters are anonymous because the
@@ -38,7 +38,6 @@ func (s *statements) prepare(conn driver.ConnPrepareContext) error {
 		{&s.remove, `DELETE FROM claims WHERE id = ? AND token = ? AND state = 0`},
 		{&s.prune, `DELETE FROM claims WHERE id IN (SELECT id FROM claims WHERE deadline <= ? ORDER BY deadline LIMIT ?)`},
 		{&s.count, `UPDATE probe SET n = n + 1 RETURNING n`},
-		{&s.fold, `PRAGMA wal_checkpoint(PASSIVE)`},
 	} {
 		stmt, err := conn.PrepareContext(context.Background(), p.sql)
 		if err != nil {
@@ -52,7 +51,7 @@ func (s *statements) prepare(conn driver.ConnPrepareContext) error {
 func (s *statements) close() {
 	for _, p := range []*statement{
 		&s.begin, &s.commit, &s.rollback, &s.reserve, &s.look, &s.renew,
-		&s.record, &s.insert, &s.remove, &s.prune, &s.count, &s.fold,
+		&s.record, &s.insert, &s.remove, &s.prune, &s.count,
 	} {
 		if p.stmt != nil {
 			_ = p.stmt.Close() // repeats the error of its last execution

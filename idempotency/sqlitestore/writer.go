@@ -1,19 +1,24 @@
 package sqlitestore
 
 import (
+	"context"
 	"database/sql"
 	"database/sql/driver"
+	"fmt"
 	"runtime"
 	"time"
 
 	"github.com/oncegate/oncegate/internal/sqlitedb"
 )
 
-// maxBatch bounds the operations of one transaction.
-const maxBatch = 256
+const (
+	maxBatch   = 256     // operations of one transaction
+	restingLog = 8 << 20 // bytes of the write-ahead log after a pruning
+)
 
 // writer owns the writing connection and its prepared statements.
 type writer struct {
+	conn   driver.ExecerContext
 	sql    statements
 	now    time.Time    // of the batch, taken when its transaction has the lock
 	nowArg driver.Value // now in Unix milliseconds
@@ -26,7 +31,7 @@ type writer struct {
 func (s *Store) write(conn *sql.Conn, ready chan<- error) {
 	defer func() { _ = conn.Close() }() // only gives it back to its pool, which is closed next
 	err := conn.Raw(func(raw any) error {
-		w := new(writer)
+		w := &writer{conn: raw.(driver.ExecerContext)}
 		defer w.sql.close()
 		if err := w.sql.prepare(raw.(driver.ConnPrepareContext)); err != nil {
 			return err
@@ -48,11 +53,28 @@ func (s *Store) batches(w *writer) {
 			batch = s.fill(append(batch[:0], o))
 			s.answer(batch, w.commitAll(batch, s.now))
 		case <-s.fold:
-			_, _ = w.sql.fold.exec() // a fault shows in the next checkpoint of the upkeep too
+			_ = w.cutLog() // a fault shows in the next checkpoint of the upkeep too
 		case <-s.stopped:
 			return
 		}
 	}
+}
+
+// cutLog gives back most of the write-ahead log. Between two batches nothing
+// is written, so a checkpoint can take all of it; the next commit, here one
+// that changes next to nothing, then starts it anew and cuts it. The limit
+// takes effect when the statement is compiled, so it cannot be prepared.
+func (w *writer) cutLog() error {
+	const probe = "UPDATE probe SET n = n + 1"
+	for _, sql := range []string{
+		fmt.Sprintf("PRAGMA journal_size_limit = %d", restingLog), "PRAGMA wal_checkpoint(PASSIVE)", probe,
+		fmt.Sprintf("PRAGMA journal_size_limit = %d", sqlitedb.LogLimit),
+	} {
+		if _, err := w.conn.ExecContext(context.Background(), sql, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fill takes what is queued. The callers that were answered last run first:

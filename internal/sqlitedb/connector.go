@@ -28,8 +28,13 @@ const (
 	writerCacheKiB = 64 << 10
 	readerCacheKiB = 4 << 10
 	autocheckpoint = 16000   // pages of log, 64 MB
-	logLimit       = 8 << 20 // bytes to which a longer log is cut when it starts anew
 )
+
+// LogLimit is the size in bytes to which the writer cuts a longer log when it
+// starts anew: all that can gather between two checkpoints. Below it every
+// commit would make the file system allocate what it has just given up, which
+// takes as long as the rest of the commit.
+const LogLimit = autocheckpoint * 4096
 
 var busyTimeout = numeric("busy_timeout", BusyTimeout.Milliseconds())
 
@@ -46,7 +51,7 @@ func writerPragmas(journal string) []pragma {
 	return append(common(journal),
 		numeric("cache_size", -writerCacheKiB),
 		numeric("wal_autocheckpoint", autocheckpoint),
-		numeric("journal_size_limit", logLimit))
+		numeric("journal_size_limit", LogLimit))
 }
 
 func readerPragmas(journal string) []pragma {
