@@ -51,8 +51,6 @@ type PipelineConfig struct {
 }
 
 const (
-	// settleTimeout bounds Record and Release, which outlive the run's context.
-	settleTimeout = 10 * time.Second
 	// maxRetryAfter caps what a sender is told to wait for a run in flight: a
 	// lease says when the claim ends at the latest, not when the run does.
 	maxRetryAfter = 5 * time.Second
@@ -203,10 +201,8 @@ func (p *Pipeline) record(ctx context.Context, c idempotency.Claim, outcome mess
 	if err != nil {
 		return fmt.Errorf("encode outcome: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
-	defer cancel()
 	start := time.Now()
-	err = p.cfg.Store.Record(ctx, c, data)
+	err = p.cfg.Store.Record(context.WithoutCancel(ctx), c, data)
 	since(p.metrics.recordSeconds, start)
 	if err == nil || errors.Is(err, idempotency.ErrNotOwner) {
 		return err
@@ -217,10 +213,8 @@ func (p *Pipeline) record(ctx context.Context, c idempotency.Claim, outcome mess
 }
 
 func (p *Pipeline) release(ctx context.Context, c idempotency.Claim) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
-	defer cancel()
 	start := time.Now()
-	err := p.cfg.Store.Release(ctx, c)
+	err := p.cfg.Store.Release(context.WithoutCancel(ctx), c)
 	since(p.metrics.releaseSeconds, start)
 	if err != nil && !errors.Is(err, idempotency.ErrNotOwner) {
 		p.log.Error("claim could not be released; it ends with its lease at the latest", "key", string(c.Key), "error", err)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // maxUnsettled bounds what is remembered for carrying. A claim past it stays in
@@ -15,6 +16,8 @@ const maxUnsettled = 100_000
 // unsettled is the table of claims that are not, or not surely, in the store
 // that their name says, by token.
 type unsettled struct {
+	size atomic.Int64 // of entries; nearly always 0, which find can tell without the lock
+
 	mu      sync.Mutex
 	entries map[string]*entry
 }
@@ -66,10 +69,14 @@ func (u *unsettled) add(e *entry) {
 	}
 	if len(u.entries) < maxUnsettled {
 		u.entries[e.claim.Token] = e
+		u.size.Store(int64(len(u.entries)))
 	}
 }
 
 func (u *unsettled) find(token string) *entry {
+	if u.size.Load() == 0 {
+		return nil
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.entries[token]
@@ -81,6 +88,7 @@ func (u *unsettled) drop(e *entry) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.entries, e.claim.Token)
+	u.size.Store(int64(len(u.entries)))
 }
 
 func (u *unsettled) all() []*entry {

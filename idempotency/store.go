@@ -43,7 +43,8 @@ const (
 // any other error, which says nothing about the claim. After such an error
 // Renew, Record and Release may have been carried out; repeating the call with
 // the same claim is safe and succeeds if it had been. A ctx that is already
-// done changes nothing and returns its error.
+// done changes nothing and returns its error. A call ends within seconds also
+// under a ctx that never does.
 type Store interface {
 	// Reserve takes the claim on key unless it is held or recorded. A held
 	// claim whose lease is over is taken over. Reserve with the token that
