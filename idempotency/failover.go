@@ -20,21 +20,23 @@ import (
 // A claim is settled where it was made. What was claimed or recorded in a
 // weaker store is carried into the better one before that serves again, so
 // that a message answered during an outage is still known after it. What has
-// to be carried is kept in memory: a crash during the outage forgets it, while
-// the record in a durable weaker store remains.
+// to be carried is kept in memory, within bounds: a crash during the outage
+// forgets it, while the record in a durable weaker store remains.
 //
 // Run must be running for a lost store to come back.
 type Failover struct {
 	cfg   FailoverConfig
 	tiers []*tier
 
-	// claiming orders choosing a tier and claiming in it (read lock) against a
-	// tier coming back (write lock): no claim lands in the weaker store after
-	// the better one was found settled. It is taken before any other lock.
-	claiming  sync.RWMutex
+	// claiming is passed by every claim while it chooses a tier and claims in
+	// it, and shut while a tier comes back: no claim lands in the weaker store
+	// after the better one was found settled. Before an entry's lock, and
+	// that before mu.
+	claiming  gate
 	unsettled unsettled
 
-	mu sync.Mutex // guards the tiers' fields and the degraded owner; held for moments
+	mu         sync.Mutex // guards the tiers' fields and the degraded owner; held for moments
+	overflowed bool       // the table of unsettled claims has been full in this outage
 }
 
 var _ Store = (*Failover)(nil)
@@ -73,8 +75,9 @@ const probeTimeout = time.Second
 
 // Events are called when the guarantee is touched. Each may be nil.
 type Events struct {
-	FailOpen func() // a claim was made in a weaker store than the configured one
-	Slipped  func() // a message that ran in a weaker store is also claimed or recorded in the better one
+	FailOpen  func() // a claim was made in a weaker store than the configured one
+	Slipped   func() // a message that ran in a weaker store is also claimed or recorded in the better one
+	Uncarried func() // a claim in a weaker store cannot be carried: too many are waiting for it
 }
 
 type tier struct {
@@ -186,43 +189,56 @@ func (f *Failover) down(i int, err error) {
 
 // Reserve implements Store. ErrUnavailable if no store may serve.
 func (f *Failover) Reserve(ctx context.Context, key Key, req Request) (Reservation, error) {
+	if err := ctx.Err(); err != nil {
+		return Reservation{}, err
+	}
+	if err := f.claiming.enter(ctx); err != nil {
+		return Reservation{}, fmt.Errorf("reserve %q: %w", key, err)
+	}
+	defer f.claiming.leave()
+	// What the stores may have without our knowing. It is given back once they
+	// answer again, unless the run in a weaker one needs it.
+	claim := newEntry(Claim{Key: key, Token: req.Token, Lease: req.Lease, TTL: req.TTL, Fingerprint: req.Fingerprint}, entryReleased, len(f.tiers))
 	var errs []error
 	for range f.tiers {
-		res, i, err := f.reserve(ctx, key, req)
-		switch {
-		case err == nil:
-			return res, nil
-		case i < 0:
-			return Reservation{}, fmt.Errorf("reserve %q: %w", key, errors.Join(append(errs, err)...))
+		i, t := f.serving()
+		if t == nil {
+			break
 		}
-		// Whether the claim was made is unknown. It is given back once the
-		// store answers again, unless the run in a weaker store needs it.
-		f.unsettled.doubt(req.Won(key, f.tiers[i].Name, f.cfg.Now()).Claim, i)
+		res, err := t.reserve(ctx, key, req)
+		if answered(err) {
+			f.won(i, res, claim)
+			return res, err
+		}
+		errs = append(errs, err)
+		claim.doubts |= bit(i)
 		if ctx.Err() != nil {
-			return Reservation{}, err
+			break
 		}
 		f.down(i, err)
-		errs = append(errs, err)
+	}
+	if claim.doubts != 0 {
+		f.add(claim)
 	}
 	return Reservation{}, fmt.Errorf("reserve %q: %w", key, errors.Join(append(errs, ErrUnavailable)...))
 }
 
-// reserve claims in the tier that serves and says which that is; -1 if none.
-func (f *Failover) reserve(ctx context.Context, key Key, req Request) (Reservation, int, error) {
-	f.claiming.RLock()
-	defer f.claiming.RUnlock()
-	i, t := f.serving()
-	if i < 0 {
-		return Reservation{}, i, ErrUnavailable
-	}
-	ctx, cancel := t.budget(ctx)
-	defer cancel()
-	res, err := t.store.Reserve(ctx, key, req)
-	if err == nil && i > 0 && res.State == Won {
-		f.unsettled.run(res.Claim, i)
+// won enters what has to be followed after tier i has answered: a claim in a
+// weaker store, or a doubt in one before it.
+func (f *Failover) won(i int, res Reservation, e *entry) {
+	if i > 0 && res.State == Won {
+		e.claim, e.state, e.home = res.Claim, entryRunning, i
 		f.cfg.Events.failOpen()
 	}
-	return res, i, err
+	if e.state == entryRunning || e.doubts != 0 {
+		f.add(e)
+	}
+}
+
+func (t *tier) reserve(ctx context.Context, key Key, req Request) (Reservation, error) {
+	ctx, cancel := t.budget(ctx)
+	defer cancel()
+	return t.store.Reserve(ctx, key, req)
 }
 
 // serving returns the tier that claims go to, or -1.
@@ -327,5 +343,11 @@ func (e Events) failOpen() {
 func (e Events) slipped() {
 	if e.Slipped != nil {
 		e.Slipped()
+	}
+}
+
+func (e Events) uncarried() {
+	if e.Uncarried != nil {
+		e.Uncarried()
 	}
 }

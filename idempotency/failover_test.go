@@ -28,6 +28,7 @@ type outage struct {
 	redis, sqlite *idempotencytest.Faulty
 	health        *health.Registry
 	slips, opens  atomic.Int32
+	uncarried     atomic.Int32
 	redisMayOpen  atomic.Bool
 }
 
@@ -57,7 +58,7 @@ func newOutage(t *testing.T, policy string, first string, now func() time.Time) 
 	}
 	o.Failover = idempotency.NewFailover(idempotency.FailoverConfig{
 		Tiers: tiers, OnUnavailable: policy, Health: o.health, Log: logger(t), Now: now, ProbeEvery: time.Second,
-		Events: idempotency.Events{FailOpen: func() { o.opens.Add(1) }, Slipped: func() { o.slips.Add(1) }},
+		Events: idempotency.Events{FailOpen: func() { o.opens.Add(1) }, Slipped: func() { o.slips.Add(1) }, Uncarried: func() { o.uncarried.Add(1) }},
 	})
 	return o
 }

@@ -39,6 +39,15 @@ func mustReserve(t *testing.T, s idempotency.Store, id, token string, lease time
 	return res.Claim
 }
 
+// mustBeHeld wants another owner to find the claim taken.
+func mustBeHeld(t *testing.T, s idempotency.Store, id string) {
+	t.Helper()
+	res, err := s.Reserve(t.Context(), idempotencytest.Key(id), idempotency.Request{Token: "other." + id, Lease: time.Second, TTL: time.Second})
+	if err != nil || res.State != idempotency.InFlight {
+		t.Fatalf("another owner finds %s in state %d, %v; want it in flight", id, res.State, err)
+	}
+}
+
 func TestRenewer(t *testing.T) {
 	t.Parallel()
 	notLost := func(t *testing.T) func(error) {
@@ -92,14 +101,13 @@ func TestRenewer(t *testing.T) {
 
 	t.Run("a renewal without an answer is repeated until there is one", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *idempotency.Renewer, s *idempotencytest.Faulty) {
-			h := r.Hold(mustReserve(t, s, "m", "r1.a", 30*time.Second), notLost(t))
+			defer r.Hold(mustReserve(t, s, "m", "r1.a", 30*time.Second), notLost(t)).Stop()
+			time.Sleep(11 * time.Second)
 			s.Fail(errors.New("connection refused"))
-			time.Sleep(25 * time.Second)
+			time.Sleep(24 * time.Second) // beyond the first lease, within the one renewed at a third of it
 			s.Fail(nil)
-			time.Sleep(20 * time.Second)
-			if err := s.Record(t.Context(), h.Stop(), nil); err != nil {
-				t.Errorf("Record after an outage shorter than the lease = %v", err)
-			}
+			time.Sleep(6 * time.Second)
+			mustBeHeld(t, s, "m")
 		})
 	})
 
@@ -108,12 +116,10 @@ func TestRenewer(t *testing.T) {
 			long := r.Hold(mustReserve(t, s, "long", "r1.a", time.Hour), notLost(t))
 			synctest.Wait()
 			short := r.Hold(mustReserve(t, s, "short", "r1.b", 3*time.Second), notLost(t))
+			defer long.Stop()
+			defer short.Stop()
 			time.Sleep(time.Minute)
-			for _, h := range []*idempotency.Hold{long, short} {
-				if err := s.Record(t.Context(), h.Stop(), nil); err != nil {
-					t.Errorf("Record = %v", err)
-				}
-			}
+			mustBeHeld(t, s, "short")
 		})
 	})
 
@@ -124,11 +130,12 @@ func TestRenewer(t *testing.T) {
 				id := fmt.Sprint(i)
 				holds = append(holds, r.Hold(mustReserve(t, s, id, "r1."+id, 30*time.Second), notLost(t)))
 			}
+			s.Slow(10 * time.Millisecond) // a hundred seconds for one after the other
 			time.Sleep(2 * time.Minute)
-			for _, h := range holds {
-				if err := s.Record(t.Context(), h.Stop(), nil); err != nil {
-					t.Fatalf("Record = %v", err)
-				}
+			s.Slow(0)
+			for i, h := range holds {
+				mustBeHeld(t, s, fmt.Sprint(i))
+				h.Stop()
 			}
 		})
 	})

@@ -26,6 +26,10 @@ var ErrNotOwner = errors.New("idempotency: claim not held by this owner")
 // ErrUnavailable is returned by Reserve when no store may serve the claim.
 var ErrUnavailable = errors.New("idempotency: store unavailable")
 
+// ErrForeign is returned when the key holds something that no store of this
+// kind wrote. It concerns that key alone; the store works.
+var ErrForeign = errors.New("idempotency: key holds something that is no claim")
+
 // State is what a reservation met.
 type State int
 

@@ -3,11 +3,12 @@ package idempotencytest
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/oncegate/oncegate/idempotency"
 )
 
-// Faulty is a store that goes away on demand. The zero mode passes every call
+// Faulty is a store that fails on demand. Without a fault it passes every call
 // through.
 type Faulty struct {
 	Store idempotency.Store
@@ -15,17 +16,34 @@ type Faulty struct {
 	mu    sync.Mutex
 	err   error
 	after bool
+	only  string
+	slow  time.Duration
 	calls int
 }
 
 var _ idempotency.Store = (*Faulty)(nil)
 
-// Fail makes every call fail with err and do nothing; nil ends the fault.
-func (f *Faulty) Fail(err error) { f.set(err, false) }
+// Fail makes every call fail with err and do nothing; nil ends every fault.
+func (f *Faulty) Fail(err error) { f.set(err, false, "") }
 
 // FailAfter makes every call do its work and then fail with err, as a
 // connection does that breaks before the answer.
-func (f *Faulty) FailAfter(err error) { f.set(err, true) }
+func (f *Faulty) FailAfter(err error) { f.set(err, true, "") }
+
+// FailOnly makes the calls of one method, in lower case, fail with err.
+func (f *Faulty) FailOnly(method string, err error) { f.set(err, false, method) }
+
+// FailOnlyAfter makes the calls of one method, in lower case, do their work
+// and then fail with err.
+func (f *Faulty) FailOnlyAfter(method string, err error) { f.set(err, true, method) }
+
+// Slow makes every call take d before it does anything, or until its context
+// ends.
+func (f *Faulty) Slow(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.slow = d
+}
 
 // Calls returns how many calls there were.
 func (f *Faulty) Calls() int {
@@ -34,16 +52,29 @@ func (f *Faulty) Calls() int {
 	return f.calls
 }
 
-func (f *Faulty) set(err error, after bool) {
+func (f *Faulty) set(err error, after bool, only string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.err, f.after = err, after
+	f.err, f.after, f.only = err, after, only
 }
 
-func (f *Faulty) do(call func() error) error {
+func (f *Faulty) do(ctx context.Context, method string, call func() error) error {
 	f.mu.Lock()
 	f.calls++
+	slow := f.slow
+	f.mu.Unlock()
+	if slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	f.mu.Lock()
 	fault, after := f.err, f.after
+	if f.only != "" && f.only != method {
+		fault = nil
+	}
 	f.mu.Unlock()
 	if fault != nil && !after {
 		return fault
@@ -56,7 +87,7 @@ func (f *Faulty) do(call func() error) error {
 
 // Reserve implements idempotency.Store.
 func (f *Faulty) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (res idempotency.Reservation, err error) {
-	err = f.do(func() error {
+	err = f.do(ctx, "reserve", func() error {
 		res, err = f.Store.Reserve(ctx, key, req)
 		return err
 	})
@@ -68,22 +99,22 @@ func (f *Faulty) Reserve(ctx context.Context, key idempotency.Key, req idempoten
 
 // Renew implements idempotency.Store.
 func (f *Faulty) Renew(ctx context.Context, c idempotency.Claim) error {
-	return f.do(func() error { return f.Store.Renew(ctx, c) })
+	return f.do(ctx, "renew", func() error { return f.Store.Renew(ctx, c) })
 }
 
 // Record implements idempotency.Store.
 func (f *Faulty) Record(ctx context.Context, c idempotency.Claim, outcome []byte) error {
-	return f.do(func() error { return f.Store.Record(ctx, c, outcome) })
+	return f.do(ctx, "record", func() error { return f.Store.Record(ctx, c, outcome) })
 }
 
 // Release implements idempotency.Store.
 func (f *Faulty) Release(ctx context.Context, c idempotency.Claim) error {
-	return f.do(func() error { return f.Store.Release(ctx, c) })
+	return f.do(ctx, "release", func() error { return f.Store.Release(ctx, c) })
 }
 
 // Ping implements idempotency.Store.
 func (f *Faulty) Ping(ctx context.Context) error {
-	return f.do(func() error { return f.Store.Ping(ctx) })
+	return f.do(ctx, "ping", func() error { return f.Store.Ping(ctx) })
 }
 
 // Close implements idempotency.Store.

@@ -183,7 +183,10 @@ func testReplay(t *testing.T, b Backend) {
 		}
 	}
 	mustRecord(t, b.Store, c, "done")
-	mustRecord(t, b.Store, c, "done")
+	mustRecord(t, b.Store, c, "changed")
+	if got := mustReserve(t, b.Store, "m", request("r2.b"), idempotency.Recorded); string(got.Outcome) != "done" {
+		t.Errorf("outcome = %q after a repeated Record, want the first", got.Outcome)
+	}
 
 	c = mustWin(t, b.Store, "n", "r1.b")
 	for range 2 {
@@ -217,10 +220,18 @@ func testRecordAbsent(t *testing.T, b Backend) {
 	wantNotOwner(t, "Record after its window", b.Store.Record(t.Context(), late, []byte("late")))
 	mustRecord(t, b.Store, mustWin(t, b.Store, "m", "r1.b"), "still free")
 
-	c = mustWin(t, b.Store, "n", "r1.c")
+	req := request("r1.c")
+	req.Fingerprint = message.Fingerprint{1}
+	c = mustReserve(t, b.Store, "n", req, idempotency.Won).Claim
 	b.Advance(lease + 100*time.Millisecond)
 	mustRecord(t, b.Store, c, "in time")
-	mustReserve(t, b.Store, "n", request("r2.d"), idempotency.Recorded)
+	other := request("r2.d")
+	other.Fingerprint = message.Fingerprint{2}
+	if got := mustReserve(t, b.Store, "n", other, idempotency.Recorded); got.FingerprintMatch {
+		t.Error("the fingerprint was lost with the claim")
+	}
+	b.Advance(ttl - lease)
+	mustWin(t, b.Store, "n", "r2.e")
 }
 
 func testRenewAbsent(t *testing.T, b Backend) {

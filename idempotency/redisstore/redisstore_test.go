@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,15 +23,14 @@ import (
 func TestStoreOnMiniredis(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
-		m := miniredis.RunT(t)
-		return backend(t, newClient(t, m.Addr()), m.FastForward)
+		return fakeBackend(t, miniredis.RunT(t))
 	})
 }
 
 func TestStoreOnRedis(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
-		return backend(t, newClient(t, redistest.Start(t).Addr()), time.Sleep)
+		return backend(t, newClient(t, redistest.Start(t).Addr()))
 	})
 }
 
@@ -40,7 +40,7 @@ func TestStoreOnAnOldServer(t *testing.T) {
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
 		m := miniredis.RunT(t)
 		refuseNXWithGET(m)
-		return backend(t, newClient(t, m.Addr()), m.FastForward)
+		return fakeBackend(t, m)
 	})
 }
 
@@ -48,7 +48,7 @@ func TestStoreOnAnOldServer(t *testing.T) {
 func TestB59_StoreWithoutScripts(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
-		return backend(t, userClient(t, redistest.Start(t, scriptlessUser...)), time.Sleep)
+		return backend(t, userClient(t, redistest.Start(t, scriptlessUser...)))
 	})
 }
 
@@ -73,16 +73,36 @@ func refuseNXWithGET(m *miniredis.Miniredis) {
 	})
 }
 
-func backend(t *testing.T, c *redis.Client, advance func(time.Duration)) idempotencytest.Backend {
+// fakeBackend moves the server's time and the store's clock together.
+func fakeBackend(t *testing.T, m *miniredis.Miniredis) idempotencytest.Backend {
 	t.Helper()
-	s := newStore(t, c)
+	var passed atomic.Int64
+	b := backendAt(t, newClient(t, m.Addr()), func() time.Time { return time.Now().Add(time.Duration(passed.Load())) })
+	b.Advance = func(d time.Duration) {
+		m.FastForward(d)
+		passed.Add(int64(d))
+	}
+	return b
+}
+
+// backend is one on a real server, whose time passes by itself.
+func backend(t *testing.T, c *redis.Client) idempotencytest.Backend {
+	t.Helper()
+	b := backendAt(t, c, time.Now)
+	b.Advance = time.Sleep
+	return b
+}
+
+func backendAt(t *testing.T, c *redis.Client, now func() time.Time) idempotencytest.Backend {
+	t.Helper()
+	s := newStoreAt(t, c, now)
 	return idempotencytest.Backend{
-		Store: s, Advance: advance,
+		Store: s,
 		Reopen: func() idempotency.Store {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			return newStore(t, c)
+			return newStoreAt(t, c, now)
 		},
 	}
 }
@@ -119,7 +139,17 @@ func newStore(t testing.TB, c redis.UniversalClient) *redisstore.Store {
 
 func newStoreOf(t testing.TB, c redis.UniversalClient, prefix string) *redisstore.Store {
 	t.Helper()
-	s := redisstore.New(c, redisstore.Config{Prefix: prefix})
+	return open(t, c, redisstore.Config{Prefix: prefix})
+}
+
+func newStoreAt(t testing.TB, c redis.UniversalClient, now func() time.Time) *redisstore.Store {
+	t.Helper()
+	return open(t, c, redisstore.Config{Prefix: "test:", Now: now})
+}
+
+func open(t testing.TB, c redis.UniversalClient, cfg redisstore.Config) *redisstore.Store {
+	t.Helper()
+	s := redisstore.New(c, cfg)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -57,7 +56,7 @@ func parse(text string) (value, error) {
 	var v value
 	token, rest, ok := strings.Cut(text, string(bar))
 	if !ok || token == "" || len(rest) < tail || rest[tail-1] != bar {
-		return v, errors.New("the key holds something that is no claim")
+		return v, idempotency.ErrForeign
 	}
 	switch token[0] {
 	case claimed:
@@ -66,11 +65,11 @@ func parse(text string) (value, error) {
 		v.state = idempotency.Recorded
 		v.outcome = []byte(rest[tail:])
 	default:
-		return v, fmt.Errorf("the key holds a claim in the unknown state %q", token[0])
+		return v, fmt.Errorf("%w: it is in the unknown state %q", idempotency.ErrForeign, token[0])
 	}
 	v.token = token[1:]
 	if _, err := hex.Decode(v.fingerprint[:], []byte(rest[:tail-1])); err != nil {
-		return v, fmt.Errorf("the key holds a claim with an unreadable fingerprint: %w", err)
+		return v, fmt.Errorf("%w: its fingerprint cannot be read: %w", idempotency.ErrForeign, err)
 	}
 	return v, nil
 }
