@@ -125,7 +125,7 @@ func TestFailoverKeepsTheStoreContract(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
-				c := newClock()
+				c := idempotencytest.NewClock()
 				o := newOutage(t, idempotency.Open, idempotency.BackendRedis, c.Now)
 				if away {
 					o.redis.Fail(errRefused)

@@ -2,7 +2,6 @@ package idempotency_test
 
 import (
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -10,30 +9,10 @@ import (
 	"github.com/oncegate/oncegate/idempotency/idempotencytest"
 )
 
-// clock is a time that moves only when told.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func newClock() *clock { return &clock{now: time.Now()} }
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) Advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
-
 func TestMemoryStore(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(*testing.T) idempotencytest.Backend {
-		c := newClock()
+		c := idempotencytest.NewClock()
 		return idempotencytest.Backend{Store: idempotency.NewMemory(c.Now), Advance: c.Advance}
 	})
 }
@@ -68,7 +47,7 @@ func TestMemoryForgetsTheOldestRecordsNotClaims(t *testing.T) {
 
 func TestB26ExpiryIsComparedAtLookup(t *testing.T) {
 	t.Parallel()
-	c := newClock()
+	c := idempotencytest.NewClock()
 	m := idempotency.NewMemory(c.Now)
 	req := idempotency.Request{Token: "r1.a", Lease: time.Second, TTL: 2 * time.Second}
 	res, err := m.Reserve(t.Context(), idempotencytest.Key("m"), req)

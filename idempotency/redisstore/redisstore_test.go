@@ -3,7 +3,6 @@ package redisstore_test
 import (
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,11 +75,11 @@ func refuseNXWithGET(m *miniredis.Miniredis) {
 // fakeBackend moves the server's time and the store's clock together.
 func fakeBackend(t *testing.T, m *miniredis.Miniredis) idempotencytest.Backend {
 	t.Helper()
-	var passed atomic.Int64
-	b := backendAt(t, newClient(t, m.Addr()), func() time.Time { return time.Now().Add(time.Duration(passed.Load())) })
+	c := idempotencytest.NewClock()
+	b := backendAt(t, newClient(t, m.Addr()), c.Now)
 	b.Advance = func(d time.Duration) {
 		m.FastForward(d)
-		passed.Add(int64(d))
+		c.Advance(d)
 	}
 	return b
 }

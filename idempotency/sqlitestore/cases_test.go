@@ -68,7 +68,7 @@ func TestB15_a_finished_run_is_never_free_before_its_record_is_seen(t *testing.T
 
 func TestB26_expiry_is_compared_at_lookup_with_pruning_off(t *testing.T) {
 	t.Parallel()
-	c := newClock()
+	c := idempotencytest.NewClock()
 	cfg := config(t, tempPath(t))
 	cfg.Now, cfg.NoUpkeep = c.Now, true
 	s := mustOpen(t, cfg)
@@ -87,7 +87,7 @@ func TestB26_expiry_is_compared_at_lookup_with_pruning_off(t *testing.T) {
 
 func TestB28_a_claim_in_flight_ends_with_its_lease_not_with_the_record_window(t *testing.T) {
 	t.Parallel()
-	c := newClock()
+	c := idempotencytest.NewClock()
 	cfg := config(t, tempPath(t))
 	cfg.Now = c.Now
 	s := mustOpen(t, cfg)

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,26 +16,6 @@ import (
 	"github.com/oncegate/oncegate/idempotency/idempotencytest"
 	"github.com/oncegate/oncegate/idempotency/sqlitestore"
 )
-
-// clock is a time that moves only when told.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func newClock() *clock { return &clock{now: time.Now()} }
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) Advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
 
 func config(t testing.TB, path string) sqlitestore.Config {
 	return sqlitestore.Config{Path: path, Now: time.Now, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
@@ -157,7 +136,7 @@ func mustHoldLock(t *testing.T, path string) {
 func TestStore(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
-		c := newClock()
+		c := idempotencytest.NewClock()
 		cfg := config(t, tempPath(t))
 		cfg.Now = c.Now
 		s := mustOpen(t, cfg)
