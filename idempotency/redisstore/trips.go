@@ -17,6 +17,7 @@ import (
 const (
 	flushers = 4
 	maxBatch = 64
+	joinAt   = 16 // commands in a batch for which one more pipeline is worth it
 )
 
 // errClosed answers calls that come after Close.
@@ -26,8 +27,8 @@ var errClosed = errors.New("store is closed")
 // under way sends its command itself and pays for nothing else. Every other
 // one joins the batch that is filling, and a flusher sends it as a pipeline as
 // soon as it has its own last answer: what gathers meanwhile is the size of the
-// batch, and no timer is needed. Another flusher joins in when half a batch
-// has gathered, be it that there is much to do or that a connection hangs.
+// batch, and no timer is needed. Another flusher joins in when joinAt calls
+// have gathered, be it that there is much to do or that a connection hangs.
 type trips struct {
 	client redis.UniversalClient
 	wake   chan struct{}  // one value for each flusher that is to start
@@ -112,7 +113,7 @@ func (t *trips) join(c call) *batch {
 	}
 	b := t.queue[len(t.queue)-1]
 	b.calls = append(b.calls, c)
-	if t.flushing == 0 || t.flushing < flushers && len(b.calls) == maxBatch/2 {
+	if t.flushing == 0 || t.flushing < flushers && len(b.calls) == joinAt {
 		t.flushing++
 		t.wake <- struct{}{} // has room: whoever is counted has taken its value, or has it waiting here
 	}
