@@ -37,8 +37,9 @@ const DatabaseName = "gateway.db"
 // Backends are the looks at real stores that a check needs. The caller chooses
 // the drivers.
 type Backends struct {
-	// Database looks at an existing file without changing it.
-	Database func(ctx context.Context, path string) error
+	// Database looks at an existing file without changing it. The class of
+	// the error is what the remedy depends on, in the words of /health.
+	Database func(ctx context.Context, path string) (class string, err error)
 	// Redis connects. The error's class tells trouble that heals from trouble
 	// that needs a person.
 	Redis func(ctx context.Context, cfg redisconf.Config) (Redis, error)
@@ -143,13 +144,28 @@ func (d *Doctor) database(ctx context.Context, cfg config.Config) health.Check {
 		c.Status, c.Detail = health.CheckOK, path+" does not exist yet; the gateway makes it when it starts"
 		return c
 	}
-	if err := d.Backends.Database(ctx, path); err != nil {
-		c.Status, c.Detail = health.CheckFail, err.Error()
-		c.Hint = "stop the gateway, move the file away and start it again; records in the file are forgotten then"
+	if class, err := d.Backends.Database(ctx, path); err != nil {
+		c.Status, c.Detail, c.Hint = health.CheckFail, class+": "+err.Error(), databaseHint(class)
 		return c
 	}
 	c.Status, c.Detail = health.CheckOK, path+" is a sound database"
 	return c
+}
+
+// databaseHint sends nobody to move away a file that is sound: its records
+// would be forgotten for nothing.
+func databaseHint(class string) string {
+	switch class {
+	case "corrupt":
+		return "stop the gateway, then restore the file from a backup, or move it away to begin with an empty one; what only it recorded is forgotten then"
+	case "locked":
+		return "end the other process that holds the file; the file itself is sound"
+	case "not_writable":
+		return "let the gateway's user read and write the file and its directory"
+	case "full":
+		return "free some space on the file's disk"
+	}
+	return "keep the file and look at its disk; the system's log may say more"
 }
 
 // redis checks the server that replicas share, and the scripts that settle

@@ -5,15 +5,20 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/doctor"
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/idempotency/idempotencytest"
 	"github.com/oncegate/oncegate/internal/redisconf"
 )
 
@@ -52,7 +57,7 @@ func newDoctor(t *testing.T, text, dir string) *doctor.Doctor {
 			return "", false
 		},
 		Backends: doctor.Backends{
-			Database: func(context.Context, string) error { return nil },
+			Database: func(context.Context, string) (string, error) { return "", nil },
 			Redis:    func(context.Context, redisconf.Config) (doctor.Redis, error) { return &fakeRedis{}, nil },
 			Store: func(context.Context, config.Config) (idempotency.Store, error) {
 				return idempotency.NewMemory(time.Now), nil
@@ -70,6 +75,23 @@ func find(t *testing.T, checks []health.Check, id string) health.Check {
 	}
 	t.Fatalf("no check %q among %+v", id, checks)
 	return health.Check{}
+}
+
+// unwritable returns a directory that this user may not write. Only a file
+// system that nobody may write stops root.
+func unwritable(t *testing.T) string {
+	t.Helper()
+	own := filepath.Join(t.TempDir(), "read-only")
+	if err := os.Mkdir(own, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{own, "/proc/sys", "/sys"} {
+		if unix.Access(dir, unix.W_OK) != nil {
+			return dir
+		}
+	}
+	t.Skip("this user may write everywhere")
+	return ""
 }
 
 func TestCheck(t *testing.T) {
@@ -170,14 +192,47 @@ func TestCheck(t *testing.T) {
 		if err := os.WriteFile(path, []byte("junk"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		d.Backends.Database = func(_ context.Context, got string) error {
+		d.Backends.Database = func(_ context.Context, got string) (string, error) {
 			if got != path {
 				t.Errorf("looked at %s, want %s", got, path)
 			}
-			return errors.New("is not a database")
+			return "corrupt", errors.New("is not a database")
 		}
-		if c := find(t, d.Check(t.Context()), doctor.CheckDatabase); c.Status != health.CheckFail || c.Detail != "is not a database" || c.Hint == "" {
+		if c := find(t, d.Check(t.Context()), doctor.CheckDatabase); c.Status != health.CheckFail || c.Detail != "corrupt: is not a database" || !strings.Contains(c.Hint, "move it away") {
 			t.Errorf("%+v", c)
+		}
+		if kept, err := os.ReadFile(path); err != nil || string(kept) != "junk" {
+			t.Errorf("the file holds %q, %v", kept, err)
+		}
+	})
+
+	t.Run("only for a damaged database is the remedy to move it away", func(t *testing.T) {
+		t.Parallel()
+		for class, hint := range map[string]string{"locked": "other process", "not_writable": "read and write", "full": "free some space", "unusable": "keep the file"} {
+			dir := t.TempDir()
+			d := newDoctor(t, "", dir)
+			if err := os.Mkdir(filepath.Join(dir, "state"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "state", doctor.DatabaseName), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d.Backends.Database = func(context.Context, string) (string, error) { return class, errors.New("the driver's words") }
+			c := find(t, d.Check(t.Context()), doctor.CheckDatabase)
+			if c.Status != health.CheckFail || c.Detail != class+": the driver's words" || !strings.Contains(c.Hint, hint) || strings.Contains(c.Hint, "move") {
+				t.Errorf("%s: %+v", class, c)
+			}
+		}
+	})
+
+	t.Run("a state directory that cannot be made fails and names what is in the way", func(t *testing.T) {
+		t.Parallel()
+		parent := unwritable(t)
+		if c := find(t, newDoctor(t, "", filepath.Join(parent, "new")).Check(t.Context()), doctor.CheckStateDir); c.Status != health.CheckFail || !strings.Contains(c.Detail, parent+" cannot be written") || c.Hint == "" {
+			t.Errorf("below a directory that cannot be written: %+v", c)
+		}
+		if c := find(t, newDoctor(t, "", os.DevNull).Check(t.Context()), doctor.CheckStateDir); c.Status != health.CheckFail || !strings.Contains(c.Detail, os.DevNull) || c.Hint == "" {
+			t.Errorf("below a file: %+v", c)
 		}
 	})
 
@@ -206,16 +261,62 @@ func (g *generous) Reserve(ctx context.Context, key idempotency.Key, req idempot
 	return g.Store.Reserve(ctx, key, req)
 }
 
+// counted counts the claims of each key.
+type counted struct {
+	idempotency.Store
+	mu     sync.Mutex
+	claims map[idempotency.Key]int
+}
+
+func (c *counted) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
+	c.mu.Lock()
+	c.claims[key]++
+	c.mu.Unlock()
+	return c.Store.Reserve(ctx, key, req)
+}
+
 func TestProve(t *testing.T) {
 	t.Parallel()
-	silent := func(int) {}
+	silent := func(int, int) {}
 
 	t.Run("one winner per round", func(t *testing.T) {
 		t.Parallel()
-		rounds := 0
-		c := newDoctor(t, "", t.TempDir()).Prove(t.Context(), 50, func(done int) { rounds = done })
-		if c.Status != health.CheckOK || c.Detail != "50 rounds of 16 claims at once: one winner per round" || rounds != 50 {
-			t.Errorf("%+v after %d rounds", c, rounds)
+		d := newDoctor(t, "", t.TempDir())
+		store := &counted{Store: idempotency.NewMemory(time.Now), claims: make(map[idempotency.Key]int)}
+		d.Backends.Store = func(context.Context, config.Config) (idempotency.Store, error) { return store, nil }
+		var rounds []int
+		c := d.Prove(t.Context(), 50, func(done, total int) {
+			if total != 10 {
+				t.Errorf("progress of %d rounds, want 10", total)
+			}
+			rounds = append(rounds, done)
+		})
+		if c.Status != health.CheckOK || c.Detail != "10 rounds of 50 claims at once: one winner per round" || c.Hint != "" {
+			t.Errorf("%+v", c)
+		}
+		if want := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}; !slices.Equal(rounds, want) {
+			t.Errorf("progress told %v, want %v", rounds, want)
+		}
+		if len(store.claims) != 10 {
+			t.Errorf("%d keys, want a new one in each of 10 rounds", len(store.claims))
+		}
+		for key, n := range store.claims {
+			if n != 50 {
+				t.Errorf("%d claims of %s, want 50", n, key)
+			}
+		}
+	})
+
+	t.Run("a claim that the store cannot answer fails with the store's words", func(t *testing.T) {
+		t.Parallel()
+		d := newDoctor(t, "", t.TempDir())
+		d.Backends.Store = func(context.Context, config.Config) (idempotency.Store, error) {
+			store := &idempotencytest.Faulty{Store: idempotency.NewMemory(time.Now)}
+			store.Fail(errors.New("OOM command not allowed"))
+			return store, nil
+		}
+		if c := d.Prove(t.Context(), 4, silent); c.Status != health.CheckFail || c.Detail != "round 1 of 10: OOM command not allowed" || c.Hint == "" {
+			t.Errorf("%+v", c)
 		}
 	})
 

@@ -14,13 +14,16 @@ import (
 	"github.com/oncegate/oncegate/message"
 )
 
-// racers is how many claims of one key are made at once in a round of Prove.
-const racers = 16
+// proveRounds is how often Prove races its claims, each time for a new key.
+const proveRounds = 10
 
-// Prove races claims for the same throw-away key through the configured store,
-// round after round, and demands exactly one winner in each. progress is
-// called after every round.
-func (d *Doctor) Prove(ctx context.Context, rounds int, progress func(done int)) health.Check {
+// proveLease is longer than any round, so that no claim is taken over in one.
+const proveLease = time.Minute
+
+// Prove makes n claims of one throw-away key at once through the configured
+// store, in each of ten rounds, and demands exactly one winner per round. It
+// takes two to race: n is at least 2. progress is called after every round.
+func (d *Doctor) Prove(ctx context.Context, n int, progress func(done, rounds int)) health.Check {
 	c := health.Check{ID: CheckProve, Status: health.CheckFail}
 	cfg, err := config.Load(d.Path, d.Env)
 	if err != nil {
@@ -33,46 +36,46 @@ func (d *Doctor) Prove(ctx context.Context, rounds int, progress func(done int))
 		return c
 	}
 	winners := make(map[int]int) // rounds by their number of winners
-	for round := range rounds {
-		n, err := raceOnce(ctx, store)
+	for round := range proveRounds {
+		won, err := race(ctx, store, n)
 		if err != nil {
-			c.Detail = fmt.Sprintf("round %d of %d: %v", round+1, rounds, err)
+			c.Detail = fmt.Sprintf("round %d of %d: %v", round+1, proveRounds, err)
 			c.Hint = "see the checks of the store above"
 			_ = store.Close() // the round's error says more
 			return c
 		}
-		winners[n]++
-		progress(round + 1)
+		winners[won]++
+		progress(round+1, proveRounds)
 	}
 	if err := store.Close(); err != nil {
 		c.Detail = err.Error()
 		return c
 	}
-	if winners[1] != rounds {
-		c.Detail = fmt.Sprintf("%d of %d rounds did not have exactly one winner: rounds by winners %v", rounds-winners[1], rounds, winners)
+	if winners[1] != proveRounds {
+		c.Detail = fmt.Sprintf("%d of %d rounds did not have exactly one winner: rounds by winners %v", proveRounds-winners[1], proveRounds, winners)
 		c.Hint = "this store does not keep the promise; report it with the store's version"
 		return c
 	}
 	c.Status = health.CheckOK
-	c.Detail = fmt.Sprintf("%d rounds of %d claims at once: one winner per round", rounds, racers)
+	c.Detail = fmt.Sprintf("%d rounds of %d claims at once: one winner per round", proveRounds, n)
 	return c
 }
 
-// raceOnce returns how many of the racers won a key that nobody had before.
-func raceOnce(ctx context.Context, store idempotency.Store) (int, error) {
+// race returns how many of n claims won a key that nobody had before.
+func race(ctx context.Context, store idempotency.Store, n int) (int, error) {
 	key := idempotency.EncodeKey(message.Key{Platform: "doctor", Channel: "prove", ID: rand.Text()})
 	replica := idempotency.NewReplicaID()
 	var (
 		wg    sync.WaitGroup
 		start = make(chan struct{})
 		won   atomic.Int32
-		errs  = make(chan error, racers)
+		errs  = make(chan error, n)
 	)
-	for range racers {
+	for range n {
 		wg.Go(func() {
 			<-start
 			res, err := store.Reserve(ctx, key, idempotency.Request{
-				Token: idempotency.NewToken(replica), Lease: 10 * time.Second, TTL: 10 * time.Second,
+				Token: idempotency.NewToken(replica), Lease: proveLease, TTL: proveLease,
 			})
 			if err != nil {
 				errs <- err

@@ -139,7 +139,7 @@ func TestDoctorProvesOneWinnerPerRound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			out, stderr, code := gateway(t, "", "doctor", "-c", writeConfig(t, config("http://127.0.0.1:1", store)), "--json", "--prove", "200")
-			if c := checkOf(t, out, "prove"); code != 0 || c.Status != "ok" || c.Detail != "200 rounds of 16 claims at once: one winner per round" {
+			if c := checkOf(t, out, "prove"); code != 0 || c.Status != "ok" || c.Detail != "10 rounds of 200 claims at once: one winner per round" {
 				t.Errorf("exit %d, %+v\n%s", code, c, stderr)
 			}
 		})
@@ -170,7 +170,7 @@ func TestExitCodes(t *testing.T) {
 		{"help", []string{"--help"}, 0, ""},
 		{"unknown command", []string{"sreve"}, 2, "unknown command"},
 		{"unknown flag", []string{"serve", "--prot", "1"}, 2, "unknown flag"},
-		{"negative rounds", []string{"doctor", "--prove", "-1"}, 2, "must not be negative"},
+		{"nothing to race", []string{"doctor", "--prove", "1"}, 2, "at least 2 claims"},
 		{"port in use", []string{"serve", "-c", write(fmt.Sprintf("gateway: {port: %d}\n", port))}, 1, fmt.Sprintf("127.0.0.1:%d", port)},
 		{"bad configuration", []string{"serve", "-c", write("gatewya: {}\n")}, 78, "gateway.yaml:1: gatewya: "},
 		{"missing file", []string{"config", "check", "-c", "absent.yaml"}, 78, "absent.yaml: does not exist"},

@@ -9,8 +9,9 @@ import (
 )
 
 // stopGrace is how long runs get to return after their context has ended, and
-// their claims to be released.
-const stopGrace = 5 * time.Second
+// their claims to be released. It is longer than one store call may take: the
+// slowest waits 5 s for a database file that another process has locked.
+const stopGrace = 10 * time.Second
 
 // Drain stops the pipeline. It is one path for every reason to stop:
 //

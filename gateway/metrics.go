@@ -12,6 +12,7 @@ type Metrics struct {
 	mismatches   prometheus.Counter
 	failOpen     prometheus.Counter
 	slipped      prometheus.Counter
+	uncarried    prometheus.Counter
 	lost         prometheus.Counter
 	unrecorded   prometheus.Counter
 	turns        *prometheus.CounterVec
@@ -77,6 +78,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		mismatches: counter("gateway_fingerprint_mismatches_total", "Deliveries under a known key with other content; none of them ran."),
 		failOpen:   counter("gateway_fail_open_claims_total", "Claims made in a weaker store than the configured one."),
 		slipped:    counter("gateway_slipped_duplicates_total", "Messages found to have run twice when a store came back."),
+		uncarried:  counter("gateway_uncarried_claims_total", "Claims of an outage that can be carried into no other store."),
 		lost:       counter("gateway_lost_claims_total", "Claims that went to another owner during their run."),
 		unrecorded: counter("gateway_unrecorded_runs_total", "Runs that succeeded and could be recorded in no store."),
 		turns: counters("gateway_turns_total", "Turns by how they ended.", "outcome",
@@ -102,5 +104,8 @@ func (m *Metrics) FailOpen() { m.failOpen.Inc() }
 
 // Slipped counts a message that ran twice.
 func (m *Metrics) Slipped() { m.slipped.Inc() }
+
+// Uncarried counts a claim of an outage that can be carried into no other store.
+func (m *Metrics) Uncarried() { m.uncarried.Inc() }
 
 func since(o prometheus.Observer, start time.Time) { o.Observe(time.Since(start).Seconds()) }

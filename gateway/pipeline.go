@@ -79,8 +79,9 @@ func (p *Pipeline) Run(ctx context.Context) error { return p.renewer.Run(ctx) }
 
 // Process takes one delivery through the pipeline and returns what became of
 // it. An error is one of the sentinels of package message, or internal; after
-// an error the claim has been given back. The Receipt's State is set beside an
-// error too. ctx bounds only the waiting for another delivery's run.
+// an error this delivery holds no claim that it knows of. The Receipt's State
+// is set beside an error too. ctx bounds only the waiting for another
+// delivery's run.
 func (p *Pipeline) Process(ctx context.Context, m message.Message, pol message.Policy) (message.Receipt, error) {
 	if !p.intake.enter() {
 		return message.Receipt{}, message.ErrDraining
@@ -88,8 +89,12 @@ func (p *Pipeline) Process(ctx context.Context, m message.Message, pol message.P
 	defer p.intake.leave()
 	work := workContext{Context: p.work, request: ctx}
 	if m.Key.IsZero() {
-		outcome, unlock, err := p.turn(work, message.Turn{Message: m, Attempt: 1}, pol)
-		unlock()
+		lease, err := p.lock(work, m.Session)
+		if err != nil {
+			return message.Receipt{}, err
+		}
+		defer lease.Release()
+		outcome, err := p.turn(lease, message.Turn{Message: m, Attempt: 1}, pol)
 		return message.Receipt{Outcome: outcome}, err
 	}
 	key := idempotency.EncodeKey(m.Key)
@@ -100,7 +105,7 @@ func (p *Pipeline) Process(ctx context.Context, m message.Message, pol message.P
 	case res.State == idempotency.Won:
 		return p.run(work, res.Claim, m, pol)
 	}
-	return p.duplicate(key, res, pol)
+	return p.duplicate(key, res, pol), nil
 }
 
 // claim reserves the key. With message.Wait it tries again while another
@@ -130,9 +135,12 @@ func (p *Pipeline) claim(ctx, work context.Context, key idempotency.Key, m messa
 	}
 }
 
-func (p *Pipeline) reserve(ctx context.Context, key idempotency.Key, m message.Message, pol message.Policy) (idempotency.Reservation, error) {
+// reserve asks the store once. Nothing cuts the call off, not even the end of
+// the drain: a claim that was made without our knowing it would keep the
+// message from every replica for a whole lease.
+func (p *Pipeline) reserve(work context.Context, key idempotency.Key, m message.Message, pol message.Policy) (idempotency.Reservation, error) {
 	start := time.Now()
-	res, err := p.cfg.Store.Reserve(ctx, key, idempotency.Request{
+	res, err := p.cfg.Store.Reserve(context.WithoutCancel(work), key, idempotency.Request{
 		Token:       idempotency.NewToken(p.cfg.Replica),
 		Lease:       pol.Lease,
 		TTL:         pol.TTL,
@@ -141,16 +149,15 @@ func (p *Pipeline) reserve(ctx context.Context, key idempotency.Key, m message.M
 	since(p.metrics.reserveSeconds, start)
 	if err != nil {
 		p.metrics.claims.WithLabelValues(claimError).Inc()
-		if p.work.Err() != nil {
-			return res, message.ErrDraining
-		}
 		return res, fmt.Errorf("%w: %w", message.ErrStoreUnavailable, err)
 	}
 	return res, nil
 }
 
-// duplicate answers a delivery that may not run.
-func (p *Pipeline) duplicate(key idempotency.Key, res idempotency.Reservation, pol message.Policy) (message.Receipt, error) {
+// duplicate answers a delivery that may not run. A stored outcome that cannot
+// be read, such as one that a later version wrote, leaves it a duplicate: only
+// the answer is missing.
+func (p *Pipeline) duplicate(key idempotency.Key, res idempotency.Reservation, pol message.Policy) message.Receipt {
 	receipt := message.Receipt{State: message.InFlight, RetryAfter: min(res.RetryAfter, maxRetryAfter), Mismatch: !res.FingerprintMatch}
 	label := claimInFlight
 	if res.State == idempotency.Recorded {
@@ -163,25 +170,36 @@ func (p *Pipeline) duplicate(key idempotency.Key, res idempotency.Reservation, p
 	}
 	var err error
 	receipt.Outcome, err = message.DecodeOutcome(res.Outcome)
-	return receipt, err
+	if err != nil {
+		p.log.Error("stored outcome is unreadable; the duplicate is answered without it", "route", pol.Route, "key", string(key), "error", err)
+		receipt.Outcome = message.Outcome{Omitted: true}
+	}
+	return receipt
 }
 
 // run runs a message whose claim is held, and settles the claim before the
 // session's lock goes to the next turn.
-func (p *Pipeline) run(work context.Context, c idempotency.Claim, m message.Message, pol message.Policy) (message.Receipt, error) {
+func (p *Pipeline) run(work context.Context, claim idempotency.Claim, m message.Message, pol message.Policy) (message.Receipt, error) {
 	p.metrics.claims.WithLabelValues(claimNew).Inc()
 	ctx, cancel := context.WithCancelCause(work)
 	defer cancel(nil)
-	first := c.Confirmed
-	hold := p.renewer.Hold(c, cancel)
-	outcome, unlock, err := p.turn(ctx, message.Turn{Message: m, Key: string(c.Key), Attempt: 1}, pol)
-	defer unlock()
-	c = hold.Stop()
+	hold := p.renewer.Hold(claim, cancel)
+	defer hold.Stop() // on a panic or Goexit too, else the claim would be renewed for ever
+	var outcome message.Outcome
+	lease, err := p.lock(ctx, m.Session)
+	if err == nil {
+		defer lease.Release()
+		outcome, err = p.turn(lease, message.Turn{Message: m, Key: string(claim.Key), Attempt: 1}, pol)
+	}
+	c := hold.Stop()
 	if err != nil {
 		p.release(ctx, c)
 	} else {
 		if pol.FromFirst {
-			c.TTL = max(c.TTL-time.Since(first), idempotency.MinDuration)
+			// The run's time is taken off the window here. Confirmed moves
+			// along, or a store that counts from it would take it off again.
+			now := time.Now()
+			c.TTL, c.Confirmed = max(claim.RemainingTTL(now), idempotency.MinDuration), now
 		}
 		err = p.record(ctx, c, outcome)
 	}

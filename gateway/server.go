@@ -15,12 +15,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/oncegate/oncegate/health"
+	"github.com/oncegate/oncegate/message"
 )
 
-// The server's limits. Reading a body and writing an answer have deadlines of
-// their own, set where they happen: a run in between may take minutes.
+// The server's limits. A run between body and answer may take minutes, so the
+// http.Server itself has neither a read nor a write timeout; bounded has them.
 const (
 	readHeaderTimeout = 10 * time.Second
+	readTimeout       = 10 * time.Second // from the end of the header to the end of the body
+	writeTimeout      = 30 * time.Second // from the end of the header to the end of the answer
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 64 << 10
 	shutdownTimeout   = 5 * time.Second
@@ -36,7 +39,7 @@ type Server struct {
 // ServerConfig is what NewServer needs.
 type ServerConfig struct {
 	Gateway  Config
-	Hooks    http.Handler // everything below /hooks/
+	Hooks    http.Handler // everything below /hooks/; moves the connection's deadlines as its work needs
 	Pipeline *Pipeline
 	Health   *health.Registry
 	Metrics  prometheus.Gatherer
@@ -92,13 +95,27 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("/hooks/", func(w http.ResponseWriter, r *http.Request) {
 		if s.cfg.Health.Phase() == health.Starting {
 			w.Header().Set("Retry-After", "1")
+			w.Header().Set("X-Idempotency-Status", message.None.String())
 			refuse(w, http.StatusServiceUnavailable, "starting")
 			return
 		}
 		s.cfg.Hooks.ServeHTTP(w, r)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusNotFound, "not found") })
-	return mux
+	return bounded(mux)
+}
+
+// bounded gives every request deadlines, so that nobody holds a connection by
+// a body that never ends or an answer that is never read. Those left by the
+// connection's request before go with it.
+func bounded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A ResponseWriter without deadlines is bounded by whoever made it.
+		conn, now := http.NewResponseController(w), time.Now()
+		_ = conn.SetReadDeadline(now.Add(readTimeout))
+		_ = conn.SetWriteDeadline(now.Add(writeTimeout))
+		h.ServeHTTP(w, r)
+	})
 }
 
 func refuse(w http.ResponseWriter, status int, text string) {
@@ -114,8 +131,12 @@ func (s *Server) authorized(r *http.Request) bool {
 	if s.cfg.Gateway.AuthToken.IsEmpty() {
 		return s.cfg.Gateway.Loopback()
 	}
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	return ok && s.cfg.Gateway.AuthToken.Equal(token)
+	values := r.Header["Authorization"]
+	if len(values) != 1 {
+		return false // a proxy in front may have looked at another one
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	return strings.EqualFold(scheme, "Bearer") && s.cfg.Gateway.AuthToken.Equal(strings.TrimSpace(token))
 }
 
 func (s *Server) detail() health.Report {
@@ -125,7 +146,8 @@ func (s *Server) detail() health.Report {
 // Run serves on l until ctx ends, and then stops in this order: /readyz turns
 // to 503; the pipeline drains, while connections are still answered, new
 // deliveries with 503; then the listener and the connections close. It
-// returns when all of them have.
+// returns when all of them have. A connection that is still busy then is cut:
+// nothing is lost with it, since every delivery has been answered.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(l) }()
@@ -144,8 +166,9 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	shut := s.http.Shutdown(closing)
-	if shut != nil {
-		shut = errors.Join(fmt.Errorf("close connections: %w", shut), s.http.Close())
+	if errors.Is(shut, context.DeadlineExceeded) {
+		s.log.Warn("connections were still open and have been cut", "after", shutdownTimeout.String())
+		shut = s.http.Close()
 	}
 	<-served
 	return errors.Join(failure, drained, shut)

@@ -85,8 +85,12 @@ func TestServer(t *testing.T) {
 			if err := json.Unmarshal(w.Body.Bytes(), &report); err != nil || w.Code != 200 || report.Status != stage.status {
 				t.Errorf("%s: /health = %d %s, want 200 and status %s", stage.name, w.Code, w.Body, stage.status)
 			}
-			if got := get(h, "/hooks/x", "").Code; got != stage.hook {
-				t.Errorf("%s: hook = %d, want %d", stage.name, got, stage.hook)
+			hook := get(h, "/hooks/x", "")
+			if hook.Code != stage.hook {
+				t.Errorf("%s: hook = %d, want %d", stage.name, hook.Code, stage.hook)
+			}
+			if got := hook.Header().Get("X-Idempotency-Status"); hook.Code == 503 && got != "none" {
+				t.Errorf("%s: X-Idempotency-Status of a refused hook = %q, want none", stage.name, got)
 			}
 		}
 	})

@@ -28,33 +28,43 @@ func (c workContext) Value(key any) any {
 	return c.request.Value(key)
 }
 
-// turn runs one message under its session's lock and in an admission slot. The
-// caller calls unlock, which is never nil, once the turn is settled.
-func (p *Pipeline) turn(ctx context.Context, t message.Turn, pol message.Policy) (outcome message.Outcome, unlock func(), err error) {
-	unlock = func() {}
-	if t.Message.Session != "" {
-		start := time.Now()
-		lease, err := p.cfg.Locks.Acquire(ctx, t.Message.Session)
-		since(p.metrics.lockWait, start)
-		if err != nil {
-			return outcome, unlock, p.ended(ctx, err)
-		}
-		ctx, unlock, t.Fence = lease.Context(), lease.Release, lease.Fence()
+// lock waits for the session's lock, which the caller holds until the turn is
+// settled. A message without a session waits for nobody.
+func (p *Pipeline) lock(ctx context.Context, session string) (*turnlock.Lease, error) {
+	if session == "" {
+		return turnlock.NewLease(ctx, 0, func() {}), nil
 	}
+	start := time.Now()
+	lease, err := p.cfg.Locks.Acquire(ctx, session)
+	since(p.metrics.lockWait, start)
+	if err != nil {
+		return nil, p.ended(ctx, err)
+	}
+	return lease, nil
+}
+
+// turn runs one message under its session's lock and in an admission slot.
+func (p *Pipeline) turn(lease *turnlock.Lease, t message.Turn, pol message.Policy) (message.Outcome, error) {
+	ctx := lease.Context()
+	t.Fence = lease.Fence()
 	if err := p.admit(ctx); err != nil {
-		return outcome, unlock, p.ended(ctx, err)
+		return message.Outcome{}, p.ended(ctx, err)
 	}
 	defer p.leaveSlot()
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.TurnTimeout, message.ErrTimeout)
 	defer cancel()
 	start := time.Now()
-	outcome, err = p.call(ctx, t, pol)
+	outcome, err := p.call(ctx, t, pol)
 	since(p.metrics.turnSeconds, start)
-	return outcome, unlock, p.ended(ctx, err)
+	return outcome, p.ended(ctx, err)
 }
 
-// admit takes a slot, or returns ErrBusy after QueueWait.
+// admit takes a slot, or returns ErrBusy after QueueWait. It starts nothing
+// whose end has already come.
 func (p *Pipeline) admit(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	start := time.Now()
 	defer func() { since(p.metrics.queueWait, start) }()
 	select {

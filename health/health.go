@@ -112,7 +112,7 @@ func (r *Registry) Enter(p Phase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.phase = max(r.phase, p)
-	if i, found := r.find(startup.Kind, startup.ID); found {
+	if i, found := r.find(startup.Kind, startup.ID); found && r.phase > Starting {
 		r.owners = slices.Delete(r.owners, i, i+1)
 	}
 }

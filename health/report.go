@@ -22,17 +22,19 @@ type Report struct {
 	Version  string            `json:"version,omitempty"`
 }
 
-// Status returns the state of the whole process.
-func (r *Registry) Status() string {
+// snapshot returns the state of the whole process and what is degraded, as
+// both were at one moment: a report never contradicts itself.
+func (r *Registry) snapshot() (status string, owners []Owner) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	owners = append([]Owner{}, r.owners...) // never null on /health
 	switch {
 	case r.phase == Draining:
-		return StatusDraining
-	case len(r.owners) > 0:
-		return StatusDegraded
+		return StatusDraining, owners
+	case len(owners) > 0:
+		return StatusDegraded, owners
 	}
-	return StatusHealthy
+	return StatusHealthy, owners
 }
 
 // Handler answers /livez, /readyz and /health. Detail gives the report's
@@ -55,18 +57,16 @@ func (r *Registry) Handler(authorized func(*http.Request) bool, detail func() Re
 	})
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, req *http.Request) {
 		var report Report
-		if authorized(req) {
+		private := authorized(req)
+		if private {
 			report = detail()
-			report.Owners = r.Owners()
-		} else {
-			for _, o := range r.Owners() {
-				report.Owners = append(report.Owners, Owner{Kind: o.Kind, ID: o.ID})
+		}
+		report.Status, report.Owners = r.snapshot()
+		if !private {
+			for i, o := range report.Owners {
+				report.Owners[i] = Owner{Kind: o.Kind, ID: o.ID}
 			}
 		}
-		if report.Owners == nil {
-			report.Owners = []Owner{}
-		}
-		report.Status = r.Status()
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		_ = json.NewEncoder(w).Encode(report) // a client that is gone needs no answer

@@ -15,8 +15,8 @@ var ErrLost = errors.New("turnlock: lock lost")
 // ErrBusy is returned when the lock did not come free within the longest wait.
 var ErrBusy = errors.New("turnlock: lock not free in time")
 
-// DefaultMaxWait is the longest wait for a lock: longer than the longest turn
-// of the default configuration.
+// DefaultMaxWait is the longest wait for a lock where turns are no longer than
+// by default. It has to be longer than the longest turn.
 const DefaultMaxWait = 15 * time.Minute
 
 // Locker hands out the lock of each session. It is safe for concurrent use.

@@ -20,8 +20,9 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find out what is wrong",
 		Long: `Check the configuration, the state directory, the database and Redis with the
-same code that serve uses. With --prove N, race claims for N throw-away keys
-through the configured store and demand exactly one winner for each.
+same code that serve uses. With --prove N, make N claims of one throw-away key
+at once through the configured store, ten times, and demand exactly one winner
+each time.
 
 Exit code 0 without a failed check, 1 with one, 2 for wrong usage. A
 configuration that cannot be loaded is a failed check.`,
@@ -30,11 +31,14 @@ configuration that cannot be loaded is a failed check.`,
   gateway doctor --json | jq '.checks[] | select(.status != "ok")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("prove") && prove < 2 {
+				return usageError{fmt.Errorf("--prove %d: it takes at least 2 claims to race", prove)}
+			}
 			log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 			d := doctor.Doctor{Path: a.path(), Env: a.env, Backends: backends(log)}
 			checks := d.Check(cmd.Context())
 			if prove > 0 {
-				checks = append(checks, d.Prove(cmd.Context(), prove, a.progress("prove", prove)))
+				checks = append(checks, d.Prove(cmd.Context(), prove, a.progress("prove: round")))
 			}
 			if asJSON {
 				if err := a.printJSON(map[string][]health.Check{"checks": checks}); err != nil {
@@ -50,26 +54,19 @@ configuration that cannot be loaded is a failed check.`,
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, and nothing else, on standard output")
-	c.Flags().IntVar(&prove, "prove", 0, "race claims for this many throw-away keys")
-	c.PreRunE = func(*cobra.Command, []string) error {
-		if prove < 0 {
-			a.started = false
-			return fmt.Errorf("--prove %d: must not be negative", prove)
-		}
-		return nil
-	}
+	c.Flags().IntVar(&prove, "prove", 0, "race this many claims at once, at least 2")
 	return c
 }
 
 // progress says on standard error, once a second, how far a long piece of work
 // has come.
-func (a *app) progress(what string, total int) func(done int) {
+func (a *app) progress(what string) func(done, total int) {
 	last := time.Now()
-	return func(done int) {
+	return func(done, total int) {
 		if time.Since(last) < time.Second {
 			return
 		}
 		last = time.Now()
-		_, _ = fmt.Fprintf(a.err, "%s: %d of %d\n", what, done, total)
+		_, _ = fmt.Fprintf(a.err, "%s %d of %d\n", what, done, total)
 	}
 }

@@ -138,6 +138,9 @@ func TestEveryCommandHelpsWithAnExample(t *testing.T) {
 	a := &app{streams: streams{in: strings.NewReader(""), out: io.Discard, err: io.Discard}}
 	var walk func(*cobra.Command)
 	walk = func(c *cobra.Command) {
+		if c.Name() == "completion" {
+			return // the library's own
+		}
 		if c.Short == "" || c.Runnable() && !c.HasSubCommands() && !strings.Contains(c.Example, c.CommandPath()) {
 			t.Errorf("%s: no short help, or no example of its own", c.CommandPath())
 		}

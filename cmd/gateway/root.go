@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,11 +32,16 @@ type app struct {
 	streams
 	env        config.Env
 	configFlag string
-	started    bool // a command's own work has begun: errors are no longer usage errors
 }
 
 // errReported ends a command with exit code 1 after it has printed its result.
 var errReported = errors.New("already reported")
+
+// usageError says that the command line is wrong: exit code 2.
+type usageError struct{ error }
+
+// Unwrap returns what is wrong with it.
+func (e usageError) Unwrap() error { return e.error }
 
 // run is the whole program. It returns the exit code.
 func run(ctx context.Context, args []string, s streams, env config.Env) int {
@@ -44,6 +50,7 @@ func run(ctx context.Context, args []string, s streams, env config.Env) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	var invalid *config.Error
+	var usage usageError
 	switch {
 	case err == nil:
 		return exitOK
@@ -52,7 +59,7 @@ func run(ctx context.Context, args []string, s streams, env config.Env) int {
 	case errors.As(err, &invalid):
 		_, _ = fmt.Fprintln(s.err, err) // one problem per line, each with its place
 		return exitConfig
-	case !a.started:
+	case errors.As(err, &usage):
 		_, _ = fmt.Fprintf(s.err, "gateway: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
 		return exitUsage
 	}
@@ -70,10 +77,11 @@ first result.`,
 		Example: `  gateway serve
   gateway config check -c gateway.yaml
   gateway doctor --prove 200`,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		PersistentPreRun:  func(*cobra.Command, []string) { a.started = true },
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+		SilenceUsage:               true,
+		SilenceErrors:              true,
+		SuggestionsMinimumDistance: 2, // letters between what was typed and a command to suggest
+		Args:                       onlyCommands,
+		RunE:                       help,
 	}
 	root.SetIn(a.in)
 	root.SetOut(a.out)
@@ -82,8 +90,39 @@ first result.`,
 		"configuration file (default $GATEWAY_CONFIG, else ./gateway.yaml, else the embedded default)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml") // the flag exists
 	root.AddCommand(a.serveCommand(), a.configCommand(), a.hooksCommand(), a.doctorCommand(), a.versionCommand())
+	root.InitDefaultCompletionCmd() // here already, to be marked with the others
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	markUsage(root)
 	return root
 }
+
+// markUsage makes a usageError of every refusal of a command's arguments.
+func markUsage(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return usageError{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		markUsage(sub)
+	}
+}
+
+// onlyCommands refuses an argument that names no command.
+func onlyCommands(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		return fmt.Errorf("unknown command %q for %q; did you mean %s?", args[0], c.CommandPath(), strings.Join(near, " or "))
+	}
+	return fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
+}
+
+func help(c *cobra.Command, _ []string) error { return c.Help() }
 
 // path returns the configuration file in use, "" for the embedded default.
 func (a *app) path() string { return config.Locate(a.configFlag, a.env) }
@@ -101,7 +140,7 @@ func (a *app) printJSON(v any) error {
 
 // group makes a command that only holds others.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c := &cobra.Command{Use: use, Short: short, Args: onlyCommands, RunE: help, SuggestionsMinimumDistance: 2}
 	c.AddCommand(commands...)
 	return c
 }

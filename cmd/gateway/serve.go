@@ -77,14 +77,14 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 		Tiers:         tiers(cfg, log),
 		OnUnavailable: cfg.Hooks.Idempotency.OnUnavailable,
 		Health:        p.health,
-		Events:        idempotency.Events{FailOpen: metrics.FailOpen, Slipped: metrics.Slipped},
+		Events:        idempotency.Events{FailOpen: metrics.FailOpen, Slipped: metrics.Slipped, Uncarried: metrics.Uncarried},
 		Log:           log,
 		Now:           time.Now,
 		ProbeEvery:    idempotency.DefaultProbeEvery,
 	})
 	p.pipeline = gateway.NewPipeline(gateway.PipelineConfig{
 		Store:              p.store,
-		Locks:              turnlock.NewLocal(time.Now, turnlock.DefaultMaxWait),
+		Locks:              turnlock.NewLocal(time.Now, max(turnlock.DefaultMaxWait, 2*cfg.Gateway.TurnTimeout)), // a wait outlasts a turn
 		Replica:            p.replica,
 		MaxConcurrentTurns: cfg.Gateway.MaxConcurrentTurns,
 		QueueWait:          cfg.Gateway.QueueWait,

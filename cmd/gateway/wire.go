@@ -53,11 +53,21 @@ func tiers(cfg config.Config, log *slog.Logger) []idempotency.Tier {
 }
 
 func openSQLite(ctx context.Context, cfg config.Config, log *slog.Logger) (idempotency.Store, error) {
-	return sqlitestore.Open(ctx, sqlitestore.Config{
+	store, err := sqlitestore.Open(ctx, sqlitestore.Config{
 		Path: filepath.Join(cfg.Gateway.StateDir, doctor.DatabaseName),
 		Now:  time.Now,
 		Log:  log,
 	})
+	if err != nil {
+		return nil, err // and not a nil pointer in the interface
+	}
+	return store, nil
+}
+
+// redisBackend is a claim store that doctor can look into.
+type redisBackend interface {
+	idempotency.Store
+	doctor.Redis
 }
 
 // redisServer is a store and the client that belongs to it alone.
@@ -66,7 +76,9 @@ type redisServer struct {
 	client *redis.Client
 }
 
-func openRedis(cfg redisconf.Config) (*redisServer, error) {
+// openRedis returns an interface, which beside an error is nil in every other
+// interface too.
+func openRedis(cfg redisconf.Config) (redisBackend, error) {
 	client, err := redisclient.New(cfg, redisclient.Options{})
 	if err != nil {
 		return nil, err
@@ -77,7 +89,7 @@ func openRedis(cfg redisconf.Config) (*redisServer, error) {
 // Close closes the store before its client.
 func (s *redisServer) Close() error { return errors.Join(s.Store.Close(), s.client.Close()) }
 
-var _ doctor.Redis = (*redisServer)(nil)
+var _ redisBackend = (*redisServer)(nil)
 
 var versionLine = regexp.MustCompile(`(?m)^redis_version:(\S+)`)
 
@@ -101,13 +113,7 @@ func (s *redisServer) Class(err error) string { return string(redisclient.Classi
 func backends(log *slog.Logger) doctor.Backends {
 	return doctor.Backends{
 		Database: checkDatabase,
-		Redis: func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) {
-			server, err := openRedis(cfg)
-			if err != nil {
-				return nil, err // not a nil *redisServer in the interface
-			}
-			return server, nil
-		},
+		Redis:    func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) { return openRedis(cfg) },
 		Store: func(ctx context.Context, cfg config.Config) (idempotency.Store, error) {
 			switch cfg.Hooks.Idempotency.StoreBackend {
 			case idempotency.BackendRedis:
@@ -121,21 +127,22 @@ func backends(log *slog.Logger) doctor.Backends {
 }
 
 // checkDatabase reads the whole file in search of damage.
-func checkDatabase(ctx context.Context, path string) error {
+func checkDatabase(ctx context.Context, path string) (class string, err error) {
 	db, err := sqlitedb.OpenReadOnly(ctx, path)
 	if err != nil {
-		return err
+		return sqlitedb.Classify(err), err
 	}
 	var result string
 	err = sqlitedb.Explain(path, db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&result))
+	err = errors.Join(err, db.Close())
 	if err == nil && result != "ok" {
-		err = fmt.Errorf("%s is damaged: %s", path, result)
+		return "corrupt", fmt.Errorf("%s is damaged: %s", path, result)
 	}
-	return errors.Join(err, db.Close())
+	return sqlitedb.Classify(err), err
 }
 
-// agents returns the look-up of the configured agents' runners. Without a name
-// it finds the only one.
+// agents returns the look-up of the configured agents' runners by their names;
+// the loader has given a hook that names none the only agent there is.
 func agents(configured map[string]agent.Config) func(name string) (message.Runner, bool) {
 	return func(name string) (message.Runner, bool) {
 		if _, ok := configured[name]; !ok {

@@ -26,12 +26,14 @@ func Run(t *testing.T, newLocker func(t *testing.T) turnlock.Locker) {
 		{"one holder per session and other sessions go on", testExclusive},
 		{"waiters are served first come first served", testOrder},
 		{"a waiter whose context ends holds nothing and blocks nobody", testWaiterLeaves},
+		{"a turn that comes as its waiter leaves goes on to the next", testTurnMeetsLeaving},
 		{"no wait is longer than the longest one", testMaxWait},
 		{"a done context acquires nothing", testDoneContext},
 		{"fences rise with every acquisition", testFence},
 		{"release is idempotent and frees the lock once", testRelease},
 		{"release works after the context has ended", testReleaseAfterCancel},
 		{"the lease's context ends with the lock", testLeaseContext},
+		{"the lease's context is a child of the caller's", testLeaseContextIsChild},
 		{"never two turns at once under contention", testContention},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -109,6 +111,30 @@ func testWaiterLeaves(t *testing.T, l turnlock.Locker) {
 	mustAcquire(t, l, "s").Release()
 }
 
+// testTurnMeetsLeaving gives a waiter its turn in the moment in which its
+// context ends. Whichever of the two it sees, the lock must not stay with it.
+func testTurnMeetsLeaving(t *testing.T, l turnlock.Locker) {
+	for range 200 {
+		first := mustAcquire(t, l, "s")
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			if lease, err := l.Acquire(ctx, "s"); err == nil {
+				lease.Release()
+			}
+		}()
+		synctest.Wait()
+		next := make(chan struct{})
+		go func() {
+			defer close(next)
+			mustAcquire(t, l, "s").Release()
+		}()
+		synctest.Wait()
+		cancel()
+		first.Release()
+		<-next
+	}
+}
+
 func testMaxWait(t *testing.T, l turnlock.Locker) {
 	first := mustAcquire(t, l, "s")
 	start := time.Now()
@@ -181,6 +207,25 @@ func testLeaseContext(t *testing.T, l turnlock.Locker) {
 	lease.Release()
 	if lease.Context().Err() == nil {
 		t.Fatal("context still runs after the release")
+	}
+}
+
+func testLeaseContextIsChild(t *testing.T, l turnlock.Locker) {
+	type name struct{}
+	gone := errors.New("run stopped")
+	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), name{}, "value"))
+	lease, err := l.Acquire(ctx, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	if got := lease.Context().Value(name{}); got != "value" {
+		t.Errorf("value %v in the lease's context, want the caller's", got)
+	}
+	cancel(gone)
+	<-lease.Context().Done()
+	if got := context.Cause(lease.Context()); !errors.Is(got, gone) {
+		t.Errorf("the lease's context ended with %v, want the caller's cause", got)
 	}
 }
 
