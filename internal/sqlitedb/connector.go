@@ -27,7 +27,7 @@ const readers = 4
 const (
 	writerCacheKiB = 64 << 10
 	readerCacheKiB = 4 << 10
-	autocheckpoint = 16000   // pages of log, 64 MB
+	autocheckpoint = 16000 // pages of log, 64 MB
 )
 
 // LogLimit is the size in bytes to which the writer cuts a longer log when it
