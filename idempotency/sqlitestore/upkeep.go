@@ -13,7 +13,7 @@ import (
 const (
 	checkpointEvery = 100 * time.Millisecond
 	pruneEvery      = time.Minute
-	pruneBatch      = 200 // rows
+	pruneBatch      = 100 // rows
 	pruneRest       = 2   // times as long as the batch took, but no longer than
 	pruneRestMax    = 20 * time.Millisecond
 )
