@@ -98,14 +98,17 @@ func (p *Pipeline) Process(ctx context.Context, m message.Message, pol message.P
 		return message.Receipt{Outcome: outcome}, err
 	}
 	key := idempotency.EncodeKey(m.Key)
+	var receipt message.Receipt
 	res, err := p.claim(ctx, work, key, m, pol)
 	switch {
 	case err != nil:
-		return message.Receipt{}, err
 	case res.State == idempotency.Won:
-		return p.run(work, res.Claim, m, pol)
+		receipt, err = p.run(work, res.Claim, m, pol)
+	default:
+		receipt = p.duplicate(key, res, pol)
 	}
-	return p.duplicate(key, res, pol), nil
+	receipt.Key = string(key)
+	return receipt, err
 }
 
 // claim reserves the key. With message.Wait it tries again while another

@@ -49,8 +49,8 @@ var results = [...]struct {
 	level      slog.Level
 	retryAfter int // seconds
 }{
-	done:             {"done", http.StatusOK, "", slog.LevelDebug, 0},
-	duplicate:        {"duplicate", http.StatusOK, "", slog.LevelDebug, 0},
+	done:             {"done", http.StatusOK, "", slog.LevelInfo, 0},
+	duplicate:        {"duplicate", http.StatusOK, "", slog.LevelInfo, 0},
 	inFlight:         {"in_flight", http.StatusConflict, "in flight", slog.LevelDebug, 1},
 	keyReused:        {"key_reused", http.StatusUnprocessableEntity, "idempotency key reused with a different request", slog.LevelInfo, 0},
 	unknownPath:      {"unknown_path", http.StatusNotFound, "not found", slog.LevelDebug, 0},

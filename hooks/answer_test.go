@@ -250,3 +250,21 @@ func TestRequestContextReachesThePipeline(t *testing.T) {
 		t.Errorf("runs = %d, want 1", f.runs())
 	}
 }
+
+func TestOneLogLineForEachMessage(t *testing.T) {
+	t.Parallel()
+	f := build(t, nil)
+	f.pipeline.process = func(context.Context, message.Message, message.Policy) (message.Receipt, error) {
+		return message.Receipt{Key: "hook::x:1", State: message.New, Outcome: message.Outcome{Action: message.ActionAgent, Reply: "private words"}}, nil
+	}
+	f.post(t, `{"text":"private words"}`, nil)
+	log := f.logs.String()
+	if strings.Count(log, "level=INFO") != 1 || strings.Contains(log, "private") {
+		t.Errorf("logged %q, want one line at level info without the text", log)
+	}
+	for _, part := range []string{"hook=x", "result=done", "duration=", "key=hook::x:1"} {
+		if !strings.Contains(log, part) {
+			t.Errorf("the line %q lacks %s", log, part)
+		}
+	}
+}

@@ -284,6 +284,9 @@ func (h *Handler) report(r *http.Request, rt *route, a answer, start time.Time) 
 		slog.String("result", results[a.result].label),
 		slog.Duration("duration", time.Since(start)),
 	}
+	if a.receipt.Key != "" {
+		attrs = append(attrs, slog.String("key", a.receipt.Key))
+	}
 	if a.err != nil {
 		attrs = append(attrs, slog.Any("error", a.err))
 	}

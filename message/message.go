@@ -101,6 +101,7 @@ func (s State) String() string {
 
 // Receipt is what became of one delivery.
 type Receipt struct {
+	Key        string // the encoded claim key; empty for a message without identity
 	State      State
 	Outcome    Outcome       // of a run, for None, New and Processed
 	RetryAfter time.Duration // for InFlight: when a retry makes sense
