@@ -38,8 +38,8 @@ type Store struct {
 	now func() time.Time
 	log *slog.Logger
 
-	queue chan *op      // unbuffered: an operation is the writer's, or still its caller's
-	fold  chan struct{} // asks the writer for a checkpoint between two batches
+	queue chan *op           // unbuffered: an operation is the writer's, or still its caller's
+	fold  chan chan struct{} // asks the writer to cut the log between two batches, and to close what it got
 	ops   sync.Pool
 	dirty atomic.Bool // something was committed since the last checkpoint
 
@@ -80,7 +80,7 @@ func start(ctx context.Context, c Config, db *sqlitedb.DB) (*Store, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Store{
 		db: db, now: c.Now, log: c.Log,
-		queue: make(chan *op), fold: make(chan struct{}), ops: sync.Pool{New: newOp},
+		queue: make(chan *op), fold: make(chan chan struct{}), ops: sync.Pool{New: newOp},
 		stop: stop, stopped: life.Done(),
 	}
 	ready := make(chan error)

@@ -59,8 +59,8 @@ func (s *Store) checkpoint(ctx context.Context) error {
 
 // Prune deletes the rows whose time is over and returns their number. It works
 // in small batches with a rest after each, so that claims pass between them.
-// In the end it lets the log start anew, which only the writer itself can make
-// sure of while claims keep coming.
+// In the end the log is cut, which only the writer itself can do while claims
+// keep coming; a reader at that moment leaves it to the next pruning.
 func (s *Store) Prune(ctx context.Context) (int64, error) {
 	var total int64
 	checkpointed := time.Now()
@@ -86,8 +86,10 @@ func (s *Store) Prune(ctx context.Context) (int64, error) {
 		case <-s.stopped:
 		}
 	}
+	cut := make(chan struct{})
 	select {
-	case s.fold <- struct{}{}:
+	case s.fold <- cut:
+		<-cut
 	case <-ctx.Done(): // the log is only longer than it might be
 	case <-s.stopped:
 	}

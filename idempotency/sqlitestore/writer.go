@@ -52,8 +52,9 @@ func (s *Store) batches(w *writer) {
 		case o := <-s.queue:
 			batch = s.fill(append(batch[:0], o))
 			s.answer(batch, w.commitAll(batch, s.now))
-		case <-s.fold:
+		case cut := <-s.fold:
 			_ = w.cutLog() // a fault shows in the next checkpoint of the upkeep too
+			close(cut)
 		case <-s.stopped:
 			return
 		}
