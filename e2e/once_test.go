@@ -12,8 +12,8 @@ import (
 	"github.com/oncegate/oncegate/internal/redistest"
 )
 
-// config returns a gateway.yaml with a GitHub hook per action: an agent that
-// echoes, and a target that counts. store is the rest of it.
+// config returns a gateway.yaml with GitHub hooks: to an agent that echoes, by
+// delivery and by repository, and to a target that counts. store is the rest.
 func config(target, store string) string {
 	return `
 gateway:
@@ -25,9 +25,12 @@ gateway:
     - path: github
       signature: {scheme: github, secrets: ["` + hookSecret + `"]}
       platform: github
-      account: "{{ payload.repository.id }}"
       idempotency_key: "{{ header.X-GitHub-Delivery }}"
       message: "{{ payload.comment.body }}"
+    - path: repository
+      signature: {scheme: github, secrets: ["` + hookSecret + `"]}
+      account: "{{ payload.repository.id }}"
+      idempotency_key: "{{ header.X-GitHub-Delivery }}"
     - path: count
       action: forward
       target: ` + target + `
@@ -52,8 +55,7 @@ hooks:
   idempotency: {store_backend: sqlite}
 `
 
-// bodies returns the GitHub deliveries in testdata by name, without those that
-// lack the parts that the hook's key needs.
+// bodies returns the GitHub deliveries in testdata by name.
 func bodies(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/github-*.json")
@@ -77,9 +79,6 @@ func TestEachGitHubBodyRunsOnceOnTwoReplicas(t *testing.T) {
 	cfg := writeConfig(t, config(newTarget(t).URL, redisStore(redis.Addr(), "gateway:")))
 	a, b := start(t, cfg), start(t, writeConfig(t, config(newTarget(t).URL, redisStore(redis.Addr(), "gateway:"))))
 	for name, body := range bodies(t) {
-		if name == "github-ping" {
-			continue // has no repository, and so no account: see the next test
-		}
 		var both [2]answer
 		var wg sync.WaitGroup
 		for i, p := range []*process{a, b} {
@@ -106,7 +105,7 @@ func TestAMessageWithoutIdentityRunsEachTime(t *testing.T) {
 	t.Parallel()
 	p := start(t, writeConfig(t, config(newTarget(t).URL, sqliteStore)))
 	for range 2 {
-		if got := p.post("github", "ping-1", bodies(t)["github-ping"]); got.status != 200 || got.idempotency() != "none" {
+		if got := p.post("repository", "ping-1", bodies(t)["github-ping"]); got.status != 200 || got.idempotency() != "none" {
 			t.Errorf("a body without its key parts got %s, want 200 none", got)
 		}
 	}

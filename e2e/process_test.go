@@ -199,7 +199,7 @@ func TestHooksSendSignsAndSeesTheDuplicate(t *testing.T) {
 		}
 	}
 	_, stderr, code := gateway(t, "", "hooks", "send", "nothere", "-c", cfg, "--url", p.url)
-	if code != 1 || !strings.Contains(stderr, "github, count") {
+	if code != 1 || !strings.Contains(stderr, "github, repository, count") {
 		t.Errorf("an unknown hook: exit %d, %s", code, stderr)
 	}
 }

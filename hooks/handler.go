@@ -282,7 +282,7 @@ func (h *Handler) report(r *http.Request, rt *route, a answer, start time.Time) 
 	attrs := []slog.Attr{
 		slog.String("hook", rt.path),
 		slog.String("result", results[a.result].label),
-		slog.Duration("duration", time.Since(start)),
+		slog.String("duration", time.Since(start).Round(time.Microsecond).String()), // JSON would have nanoseconds
 	}
 	if a.receipt.Key != "" {
 		attrs = append(attrs, slog.String("key", a.receipt.Key))
