@@ -16,7 +16,7 @@ func TestB14_two_stores_on_one_file_give_one_winner(t *testing.T) {
 	t.Parallel()
 	path := tempPath(t)
 	stores := []idempotency.Store{mustOpen(t, config(t, path)), mustOpen(t, config(t, path))}
-	const rounds, racers = 20, 50
+	const rounds, racers = 100, 50
 	for round := range rounds {
 		key := idempotencytest.Key(fmt.Sprint(round))
 		var winners atomic.Int64

@@ -98,7 +98,7 @@ func hold(path string) int {
 		var tx *sql.Tx
 		if tx, err = db.Begin(); err == nil {
 			fmt.Println("locked")
-			time.Sleep(500 * time.Millisecond) // the time for which the file is locked
+			time.Sleep(2 * time.Second) // the time for which the file is locked
 			err = tx.Commit()
 		}
 	}
