@@ -10,21 +10,21 @@ import (
 )
 
 // behindProxy starts a gateway whose Redis is reached through a proxy.
-func behindProxy(t *testing.T, tg *target, policy string) (*process, *redistest.Proxy) {
+func behindProxy(t *testing.T, tg *target, policy, budget string) (*process, *redistest.Proxy) {
 	t.Helper()
 	proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
 	store := fmt.Sprintf(`
   push: {redis: {url: "redis://%s"}}
 hooks:
-  idempotency: {store_backend: redis, claim_timeout: 300ms, on_unavailable: %s}
-`, proxy.Addr(), policy)
+  idempotency: {store_backend: redis, claim_timeout: %s, on_unavailable: %s}
+`, proxy.Addr(), budget, policy)
 	return start(t, writeConfig(t, config(tg.URL, store))), proxy
 }
 
 func TestB31ALostAnswerToAClaimIsAWinNotADuplicate(t *testing.T) {
 	t.Parallel()
 	tg := newTarget(t)
-	p, proxy := behindProxy(t, tg, "closed")
+	p, proxy := behindProxy(t, tg, "closed", "5s")
 	proxy.CutReply("hookidem:hook::count:")
 	if got := p.post("count", "delivery-1", "{}"); got.status != 201 || got.idempotency() != "new" {
 		t.Errorf("got %s, want the message to run", got)
@@ -40,7 +40,7 @@ func TestB31ALostAnswerToAClaimIsAWinNotADuplicate(t *testing.T) {
 func TestB65AClaimKeepsItsBudgetWhateverRedisTakes(t *testing.T) {
 	t.Parallel()
 	tg := newTarget(t)
-	p, proxy := behindProxy(t, tg, "open")
+	p, proxy := behindProxy(t, tg, "open", "300ms")
 	proxy.Delay(20 * time.Second)
 	start := time.Now()
 	got := p.post("count", "delivery-1", "{}")
@@ -55,7 +55,7 @@ func TestB65AClaimKeepsItsBudgetWhateverRedisTakes(t *testing.T) {
 func TestClosedRefusesWhileRedisIsAwayAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	tg := newTarget(t)
-	p, proxy := behindProxy(t, tg, "closed")
+	p, proxy := behindProxy(t, tg, "closed", "300ms")
 	proxy.Freeze(true)
 	got := p.post("count", "delivery-1", "{}")
 	if got.status != 503 || got.body != `{"ok":false,"error":"IDEMPOTENCY_UNAVAILABLE"}` || got.header.Get("Retry-After") == "" {
