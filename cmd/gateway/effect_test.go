@@ -30,6 +30,9 @@ import (
 	"github.com/oncegate/oncegate/message"
 )
 
+// inRedis leaves a busy test machine the time for a claim.
+const inRedis = "store_backend: redis, claim_timeout: 5s"
+
 // effects has a test for every key that the loader accepts: what a user would
 // see of it. [] stands for a list's element and {} for a map's.
 var effects = map[string]func(*testing.T){
@@ -143,7 +146,7 @@ var effects = map[string]func(*testing.T){
 	"gateway.push.redis.port": reachesRedis(fields),
 	"gateway.push.redis.db": func(t *testing.T) {
 		s := redistest.StartTCP(t)
-		r := assembled(t, "gateway: {push: {redis: {"+fields(s.Addr())+", db: 3}}}\n"+withIdempotency("store_backend: redis"))
+		r := assembled(t, "gateway: {push: {redis: {"+fields(s.Addr())+", db: 3}}}\n"+withIdempotency(inRedis))
 		want(t, r.post("a", `{"text":"hi"}`), 200, "hi")
 		if space, err := s.Client().Info(t.Context(), "keyspace").Result(); err != nil || !strings.Contains(space, "db3:") || strings.Contains(space, "db0:") {
 			t.Errorf("keys are in %q, %v; want them in database 3", space, err)
@@ -154,7 +157,7 @@ var effects = map[string]func(*testing.T){
 	"gateway.push.redis.prefix": func(t *testing.T) {
 		s := redistest.Start(t)
 		r := assembled(t, "gateway: {push: {redis: {url: 'unix://"+s.Addr()+"', prefix: 'stage:'}}}\n"+
-			withIdempotency("store_backend: redis"))
+			withIdempotency(inRedis))
 		want(t, r.post("a", `{"text":"hi"}`), 200, "hi")
 		if keys, err := s.Client().Keys(t.Context(), "stage:hookidem:hook:*").Result(); err != nil || len(keys) != 1 {
 			t.Errorf("keys %v, %v; want one that begins with the prefix", keys, err)
@@ -287,7 +290,7 @@ func fields(addr string) string {
 func reachesRedis(settings func(addr string) string, args ...string) func(*testing.T) {
 	return func(t *testing.T) {
 		s := redistest.StartTCP(t, args...)
-		r := assembled(t, "gateway: {push: {redis: {"+settings(s.Addr())+"}}}\n"+withIdempotency("store_backend: redis"))
+		r := assembled(t, "gateway: {push: {redis: {"+settings(s.Addr())+"}}}\n"+withIdempotency(inRedis))
 		want(t, r.post("a", `{"text":"hi"}`), 200, "hi")
 		if got := r.store.Backend(); got != "redis" {
 			t.Errorf("claims go to %s, want redis: %+v", got, r.health.Owners())
@@ -297,12 +300,12 @@ func reachesRedis(settings func(addr string) string, args ...string) func(*testi
 
 func reachesRedisOverTLS(t *testing.T) {
 	s := redistest.StartTLS(t)
-	r := assembled(t, fmt.Sprintf("gateway: {push: {redis: {%s, tls: {ca_file: %q, server_name: %s}}}}\nhooks: {idempotency: {store_backend: redis}}\n",
+	r := assembled(t, fmt.Sprintf("gateway: {push: {redis: {%s, tls: {ca_file: %q, server_name: %s}}}}\nhooks: {idempotency: {"+inRedis+"}}\n",
 		fields(s.Addr()), s.CAFile, redistest.ServerName))
 	if got := r.store.Backend(); got != "redis" {
 		t.Errorf("claims go to %s, want redis: %+v", got, r.health.Owners())
 	}
-	r = assembled(t, fmt.Sprintf("gateway: {push: {redis: {%s, tls: {ca_file: %q, server_name: other.test}}}}\nhooks: {idempotency: {store_backend: redis}}\n",
+	r = assembled(t, fmt.Sprintf("gateway: {push: {redis: {%s, tls: {ca_file: %q, server_name: other.test}}}}\nhooks: {idempotency: {"+inRedis+"}}\n",
 		fields(s.Addr()), s.CAFile))
 	if owners := r.health.Owners(); len(owners) != 1 || owners[0].Class != "tls" {
 		t.Errorf("a certificate for another name: %+v, want class tls", owners)
