@@ -17,6 +17,7 @@ import (
 
 	"github.com/oncegate/oncegate/gateway"
 	"github.com/oncegate/oncegate/hooks"
+	"github.com/oncegate/oncegate/internal/redistest"
 )
 
 // result is what one command line printed.
@@ -219,5 +220,24 @@ func TestDocumentedCommandsExist(t *testing.T) {
 	}
 	if found < 8 {
 		t.Errorf("found %d command lines in the documents; the pattern is wrong", found)
+	}
+}
+
+// TestDocumentedRedisRightsSuffice gives a user what docs/operations.md says it
+// needs, and nothing else.
+func TestDocumentedRedisRightsSuffice(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^ACL SETUSER (gateway .*)$`).FindSubmatch(doc)
+	if m == nil {
+		t.Fatal("docs/operations.md names no rights")
+	}
+	s := redistest.Start(t, append([]string{"--user"}, strings.Fields(string(m[1]))...)...)
+	file := writeFile(t, "gateway: {push: {redis: {host: "+s.Addr()+", username: gateway, password: password}}}\nhooks: {idempotency: {"+inRedis+"}}\n")
+	if got := runIn(t, "", nil, "doctor", "-c", file, "--prove", "16"); got.code != exitOK || strings.Contains(got.out, "warn ") {
+		t.Errorf("doctor with the documented rights: %+v", got)
 	}
 }

@@ -13,45 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/doctor"
-	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/internal/redisconf"
 	"github.com/oncegate/oncegate/internal/sqlitedb"
 	"github.com/oncegate/oncegate/message"
 )
-
-// mustParse loads a configuration whose state is in a directory of the test.
-func mustParse(t *testing.T, text string) config.Config {
-	t.Helper()
-	state := filepath.Join(t.TempDir(), "state")
-	cfg, err := config.Parse("test", []byte(text), func(name string) (string, bool) { return state, name == "STATE_DIRECTORY" })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
-// running runs the process made of cfg with serve in the place of its server.
-// It returns once the stores have been opened.
-func running(t *testing.T, cfg config.Config, serve func(context.Context, *process) error) (p *process, stop func() error) {
-	t.Helper()
-	p, err := assemble(cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- p.run(ctx, func(ctx context.Context) error { return serve(ctx, p) }) }()
-	for p.health.Phase() == health.Starting {
-		time.Sleep(time.Millisecond) // the opening of real files has no other sign
-	}
-	return p, func() error {
-		cancel()
-		return <-ended
-	}
-}
 
 // pause is a run of a given length.
 type pause time.Duration

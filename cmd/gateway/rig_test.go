@@ -15,47 +15,61 @@ import (
 	"github.com/oncegate/oncegate/health"
 )
 
-// rig is a whole gateway inside the test, without a listener.
-type rig struct {
-	*process
-	t       testing.TB
-	handler http.Handler
-	state   string
-}
-
-// assembled puts a gateway together from the text of a configuration, in which
-// STATE stands for a fresh directory, and opens its stores.
-func assembled(t testing.TB, text string) *rig {
+// mustParse loads a configuration whose state is in a directory of the test,
+// which STATE stands for in text.
+func mustParse(t testing.TB, text string) config.Config {
 	t.Helper()
 	state := filepath.Join(t.TempDir(), "state")
-	cfg, err := config.Parse("test", []byte(strings.ReplaceAll(text, "STATE", state)), func(name string) (string, bool) {
-		return state, name == "STATE_DIRECTORY"
-	})
+	cfg, err := config.Parse("test", []byte(strings.ReplaceAll(text, "STATE", state)), func(name string) (string, bool) { return state, name == "STATE_DIRECTORY" })
 	if err != nil {
 		t.Fatal(err)
 	}
+	return cfg
+}
+
+// running runs the process made of cfg with serve in the place of its server.
+// It returns once the stores have been opened.
+func running(t testing.TB, cfg config.Config, serve func(context.Context, *process) error) (p *process, stop func() error) {
+	t.Helper()
 	p, err := assemble(cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() {
-		ended <- p.run(ctx, func(ctx context.Context) error {
-			<-ctx.Done()
-			return nil
-		})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("run = %v", err)
-		}
-	})
+	go func() { ended <- p.run(ctx, func(ctx context.Context) error { return serve(ctx, p) }) }()
 	for p.health.Phase() == health.Starting {
 		time.Sleep(time.Millisecond) // the opening of real files and sockets has no other sign
 	}
-	return &rig{process: p, t: t, handler: p.server.Handler(), state: state}
+	return p, func() error {
+		cancel()
+		return <-ended
+	}
+}
+
+// rig is a whole gateway inside the test, without a listener.
+type rig struct {
+	*process
+	t       testing.TB
+	handler http.Handler
+	state   string // the state directory in effect
+}
+
+// assembled puts a gateway together from the text of a configuration and runs
+// it until the test ends.
+func assembled(t testing.TB, text string) *rig {
+	t.Helper()
+	cfg := mustParse(t, text)
+	p, stop := running(t, cfg, func(ctx context.Context, _ *process) error {
+		<-ctx.Done()
+		return nil
+	})
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("run = %v", err)
+		}
+	})
+	return &rig{process: p, t: t, handler: p.server.Handler(), state: cfg.Gateway.StateDir}
 }
 
 // post sends a JSON body to a hook; edit may change the request.
