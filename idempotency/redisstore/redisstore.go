@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/redact"
 )
 
 // Config is what a Store needs beside its client.
@@ -66,7 +67,7 @@ func (s *Store) key(key idempotency.Key) string { return s.prefix + string(key) 
 func (s *Store) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
 	r, err := s.reserve(ctx, key, req)
 	if err != nil {
-		return idempotency.Reservation{}, fmt.Errorf("reserve %q: %w", key, err)
+		return idempotency.Reservation{}, fmt.Errorf("reserve %q: %w", key, redact.Error(err))
 	}
 	return r, nil
 }
@@ -132,7 +133,7 @@ func (s *Store) Ping(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("ping: %w", err)
+		return fmt.Errorf("ping: %w", redact.Error(err))
 	}
 	// Concurrent calls write the same key; any of their values proves as much.
 	if len(read.Val()) != len(written) {

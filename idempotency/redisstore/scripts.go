@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/redact"
 	"github.com/oncegate/oncegate/message"
 )
 
@@ -99,7 +100,7 @@ func (s *Store) checkScripts(ctx context.Context) error {
 	value := string(appendValue(nil, claimed, claim.Token, message.Fingerprint{}))
 	set := redis.NewStatusCmd(ctx, "set", key, value, "px", window.Milliseconds())
 	if err := s.trips.do(ctx, set); err != nil {
-		return fmt.Errorf("check scripts: set: %w", err)
+		return fmt.Errorf("check scripts: set: %w", redact.Error(err))
 	}
 	for _, step := range []struct {
 		name   string
@@ -112,7 +113,7 @@ func (s *Store) checkScripts(ctx context.Context) error {
 	} {
 		yes, err := s.eval(ctx, step.change.script, key, step.change.args...)
 		if err != nil {
-			return fmt.Errorf("check scripts: %s: %w", step.name, err)
+			return fmt.Errorf("check scripts: %s: %w", step.name, redact.Error(err))
 		}
 		if yes != step.want {
 			return fmt.Errorf("check scripts: %s answered %t, want %t", step.name, yes, step.want)

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/redact"
 )
 
 // Renew implements idempotency.Store.
@@ -29,7 +30,7 @@ func (s *Store) settle(ctx context.Context, what string, c change, claim idempot
 	yes, err := s.apply(ctx, c)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s %q: %w", what, claim.Key, err)
+		return fmt.Errorf("%s %q: %w", what, claim.Key, redact.Error(err))
 	case !yes:
 		return idempotency.ErrNotOwner
 	}

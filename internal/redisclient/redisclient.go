@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/oncegate/oncegate/internal/redact"
 	"github.com/oncegate/oncegate/internal/redisconf"
 )
 
@@ -93,6 +94,11 @@ func LogTo(l *slog.Logger) { redis.SetLogger(libraryLog{l}) }
 type libraryLog struct{ log *slog.Logger }
 
 func (l libraryLog) Printf(ctx context.Context, format string, args ...any) {
+	for i, arg := range args {
+		if err, ok := arg.(error); ok {
+			args[i] = redact.Error(err)
+		}
+	}
 	l.log.DebugContext(ctx, fmt.Sprintf(format, args...))
 }
 
