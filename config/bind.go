@@ -45,10 +45,16 @@ func (b *binder) bind(path string, n *yaml.Node, out reflect.Value) {
 			return
 		}
 		b.bindSlice(path, n, out)
+	case n.Kind == yaml.ScalarNode && hasForm(t, scalarForm):
+		v := out.FieldByIndex(form(t, scalarForm))
+		b.bindScalar(path, n, v)
+		b.requireSecret(path, v)
 	case n.Kind != yaml.MappingNode:
 		b.add(path, "is %s; must be a section of %s", kindName(n), contents(t))
 	case out.Kind() == reflect.Map:
 		b.bindMap(path, n, out)
+	case hasForm(t, entriesForm):
+		b.bindMap(path, n, out.FieldByIndex(form(t, entriesForm)))
 	default:
 		b.bindStruct(path, n, out)
 	}
@@ -57,7 +63,11 @@ func (b *binder) bind(path string, n *yaml.Node, out reflect.Value) {
 // bindPointer sets an optional value, which is nil unless the file has it.
 func (b *binder) bindPointer(path string, n *yaml.Node, out reflect.Value) {
 	t := out.Type().Elem()
-	if isNull(n) && !isScalar(t) {
+	switch {
+	case isNull(n) && hasForm(t, scalarForm):
+		b.add(path, "has no value; give it one, or leave it out")
+		return
+	case isNull(n) && !isScalar(t):
 		b.add(path, "has no value; write {} for its defaults, or leave the key out")
 		return
 	}
@@ -181,12 +191,34 @@ func (b *binder) spend(path string) bool {
 	return b.budget >= 0
 }
 
+// A section may be written in another form than its keys: as a single value,
+// or as names that the user chooses. The tag config marks the field for it.
+const (
+	scalarForm  = "scalar"
+	entriesForm = "entries"
+)
+
+// form returns the field of a section that takes it written in that form, or
+// nil if it has none.
+func form(t reflect.Type, name string) []int {
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("config") == name {
+			return t.Field(i).Index
+		}
+	}
+	return nil
+}
+
+func hasForm(t reflect.Type, name string) bool {
+	return t.Kind() == reflect.Struct && form(t, name) != nil
+}
+
 // fields returns the keys that a section has, in order.
 func fields(t reflect.Type) iter.Seq2[string, reflect.StructField] {
 	return func(yield func(string, reflect.StructField) bool) {
 		for i := range t.NumField() {
 			key, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
-			if !yield(key, t.Field(i)) {
+			if key != "" && !yield(key, t.Field(i)) {
 				return
 			}
 		}
@@ -205,8 +237,11 @@ func kindName(n *yaml.Node) string {
 
 // contents says what belongs into a section.
 func contents(t reflect.Type) string {
-	if t.Kind() == reflect.Map {
+	switch {
+	case t.Kind() == reflect.Map:
 		return "names, each with its own settings"
+	case hasForm(t, entriesForm):
+		return "names, each with a value of its own"
 	}
 	var keys []string
 	for key := range fields(t) {

@@ -139,7 +139,7 @@ hooks:
     - {path: b, action: forward, target: "http://x", headers: {X-Key: "Bearer ${HOOK_SECRET}"}}
 agents: {a: }`, environ("HOOK_SECRET=s3cret-value", "EMPTY="))
 		h := c.Hooks.Hooks
-		got := []string{c.Gateway.AuthToken.Reveal(), h[0].Auth.Reveal(), h[1].Headers["X-Key"].Reveal()}
+		got := []string{c.Gateway.AuthToken.Reveal(), h[0].Auth.Only.Reveal(), h[1].Headers["X-Key"].Reveal()}
 		for _, s := range h[0].Signature.Secrets {
 			got = append(got, s.Reveal())
 		}

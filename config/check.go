@@ -31,6 +31,7 @@ func check(c Config, r *report) {
 	for _, name := range slices.Sorted(maps.Keys(c.Agents)) {
 		k.section(join("agents", name), c.Agents[name].Validate())
 	}
+	k.publicURL(c)
 	k.redis(c)
 	k.agents(c)
 }
@@ -67,6 +68,15 @@ func (k checker) redis(c Config) {
 	unread := slices.ContainsFunc(k.unread, func(path string) bool { return within(path, server) })
 	if c.Hooks.Idempotency.StoreBackend == idempotency.BackendRedis && !c.Gateway.Push.Redis.Configured() && !unread && !k.isUnread(server) {
 		k.add("hooks.idempotency.store_backend", "redis needs a server; add %s.url, as in redis://localhost:6379, or %[1]s.host", server)
+	}
+}
+
+// publicURL wants a signature over the URL to know which.
+func (k checker) publicURL(c Config) {
+	for i, h := range c.Hooks.Hooks {
+		if h.Signature != nil && h.Signature.SignedURL != "" && c.Gateway.PublicURL == "" && !k.isUnread("gateway.public_url") {
+			k.add(item("hooks.hooks", i)+".signature.signed_url", "needs gateway.public_url, the URL that the sender signs")
+		}
 	}
 }
 

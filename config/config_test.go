@@ -218,7 +218,7 @@ func TestGoodFiles(t *testing.T) {
 		if without.Lease != nil || without.TTL != nil || without.Auth != nil || without.Signature != nil {
 			t.Errorf("hook = %+v, want nothing optional", without)
 		}
-		if with.Lease == nil || *with.Lease != 5*time.Second || with.Auth == nil || with.Auth.Reveal() != "x" ||
+		if with.Lease == nil || *with.Lease != 5*time.Second || with.Auth == nil || with.Auth.Only.Reveal() != "x" ||
 			with.Signature == nil || with.Signature.Secrets[0].Reveal() != "12345678" {
 			t.Errorf("hook = %+v, want lease, auth and signature", with)
 		}
@@ -244,7 +244,7 @@ agents: {a: }`, environ("PORT=80", "N=7", "YES=true"))
 func TestYAML(t *testing.T) {
 	t.Parallel()
 	c := mustParse(t, `
-gateway: {turn_timeout: 5400, max_body_bytes: 1000, push: {redis: {host: h, password: p, tls: {}}}}
+gateway: {turn_timeout: 5400, trusted_proxies: [10.0.0.0/8, "2001:db8::7"], max_body_bytes: 1000, push: {redis: {host: h, password: p, tls: {}}}}
 hooks:
   idempotency: {lease: 90s, ttl: 7d, claim_timeout: 250ms}
   hooks: [{path: a, account: "0123", session: "$${x}", lease: 1h, agent: m, auth: s}]
@@ -257,6 +257,13 @@ agents: {z: , a: , m: {kind: echo}}`, environ())
   host: 127.0.0.1
   port: 8765
   auth_token: ""
+  public_url: ""
+  trusted_proxies:
+    - 10.0.0.0/8
+    - 2001:db8::7/128
+  auth_failures:
+    limit: 20
+    window: 1m
   state_dir: /home/gateway/.local/state/oncegate
   max_body_bytes: 1000
   max_concurrent_turns: 256
@@ -289,12 +296,14 @@ hooks:
       auth: '***'
       platform: hook
       account: "0123"
+      caller_key: false
       accept_idempotency_key: false
       require_key: false
       session: $${x}
       on_duplicate: conflict
       wait_timeout: 10s
       lease: 1h
+      soft_failure: true
 agents:
   a:
     kind: echo

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -39,6 +40,8 @@ func dump(v reflect.Value) *yaml.Node {
 		return quoted(x.String())
 	case time.Duration:
 		return plain(formatDuration(x))
+	case netip.Prefix:
+		return quoted(x.String())
 	case bytesize.Size:
 		return plain(x.String())
 	}
@@ -71,6 +74,11 @@ func dump(v reflect.Value) *yaml.Node {
 }
 
 func dumpStruct(v reflect.Value) *yaml.Node {
+	for _, name := range []string{scalarForm, entriesForm} {
+		if index := form(v.Type(), name); index != nil && !v.FieldByIndex(index).IsZero() {
+			return dump(v.FieldByIndex(index))
+		}
+	}
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	for key, f := range fields(v.Type()) {
 		value := v.FieldByIndex(f.Index)

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"math"
+	"net/netip"
 	"reflect"
 	"strconv"
 	"strings"
@@ -18,7 +19,7 @@ import (
 func isScalar(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Struct:
-		return t == reflect.TypeFor[secret.String]()
+		return t == reflect.TypeFor[secret.String]() || t == reflect.TypeFor[netip.Prefix]()
 	case reflect.Map, reflect.Slice, reflect.Pointer:
 		return false
 	}
@@ -62,6 +63,9 @@ func set(out reflect.Value, text string, plain bool) error {
 	case *time.Duration:
 		*p, err = parseDuration(text)
 		return err
+	case *netip.Prefix:
+		*p, err = parsePrefix(text)
+		return err
 	case *bytesize.Size:
 		if *p, err = bytesize.Parse(text); err != nil {
 			return errors.New("is not a size; write 64KiB, 1MiB or plain bytes")
@@ -93,6 +97,23 @@ func set(out reflect.Value, text string, plain bool) error {
 		panic("config: no way to read a " + out.Type().String())
 	}
 	return nil
+}
+
+// parsePrefix reads a CIDR, or an address that stands for itself.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if address, err := netip.ParseAddr(text); err == nil {
+		return address.Unmap().Prefix(address.Unmap().BitLen())
+	}
+	p, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return p, errors.New("is neither an address nor a CIDR; write 10.0.0.0/8 or 192.0.2.7")
+	case p.Addr().Is4In6():
+		return p, errors.New("is an IPv4 network written as IPv6; write 10.0.0.0/8")
+	case p != p.Masked():
+		return p, errors.New("is an address inside a network; write the network, as in 10.0.0.0/8, or the address alone")
+	}
+	return p, nil
 }
 
 // isPlain reports whether a scalar is written without quotes.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,9 @@ type Config struct {
 	Host               string          `yaml:"host"`
 	Port               int             `yaml:"port"` // 0: any free one
 	AuthToken          secret.String   `yaml:"auth_token"`
+	PublicURL          string          `yaml:"public_url"`      // what senders call
+	TrustedProxies     []netip.Prefix  `yaml:"trusted_proxies"` // whose X-Forwarded-For is believed
+	AuthFailures       AuthFailures    `yaml:"auth_failures"`
 	StateDir           string          `yaml:"state_dir"` // holds gateway.db
 	MaxBodyBytes       bytesize.Size   `yaml:"max_body_bytes"`
 	MaxConcurrentTurns int             `yaml:"max_concurrent_turns"`
@@ -28,6 +32,12 @@ type Config struct {
 	Log                LogConfig       `yaml:"log"`
 	Push               PushConfig      `yaml:"push"`
 	TurnLock           turnlock.Config `yaml:"turn_lock"`
+}
+
+// AuthFailures says how often a client may fail to authenticate.
+type AuthFailures struct {
+	Limit  int           `yaml:"limit"`
+	Window time.Duration `yaml:"window"` // from the first failure
 }
 
 // LogConfig says how much is logged, and how.
@@ -47,6 +57,7 @@ func DefaultConfig() Config {
 	return Config{
 		Host:               "127.0.0.1",
 		Port:               8765,
+		AuthFailures:       AuthFailures{Limit: 20, Window: time.Minute},
 		MaxBodyBytes:       bytesize.MiB,
 		MaxConcurrentTurns: 256,
 		QueueWait:          5 * time.Second,
@@ -70,6 +81,20 @@ func (c Config) Validate() error {
 	}
 	if c.Port < 0 || c.Port > 65535 {
 		bad("port: %d is not between 0 and 65535", c.Port)
+	}
+	if err := checkPublicURL(c.PublicURL); err != nil {
+		errs = append(errs, err)
+	}
+	for i, p := range c.TrustedProxies {
+		if p.Bits() == 0 {
+			bad("trusted_proxies[%d]: %s is everybody, so that a client could name any address as its own; name the proxies", i, p)
+		}
+	}
+	if c.AuthFailures.Limit < 1 {
+		bad("auth_failures.limit: %d is below 1", c.AuthFailures.Limit)
+	}
+	if c.AuthFailures.Window < time.Second {
+		bad("auth_failures.window: %s is shorter than 1s; leave the key out for the default", c.AuthFailures.Window)
 	}
 	if c.MaxBodyBytes < 1 {
 		bad("max_body_bytes: must be at least 1")
@@ -95,8 +120,14 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Loopback reports whether the gateway can be reached from its own machine only.
+// Loopback reports whether the gateway listens for its own machine only.
 func (c Config) Loopback() bool {
 	ip := net.ParseIP(c.Host)
 	return c.Host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Private reports whether nobody but its own machine can reach the gateway. One
+// with a public URL or proxies is meant for others, whatever it listens on.
+func (c Config) Private() bool {
+	return c.Loopback() && c.PublicURL == "" && len(c.TrustedProxies) == 0
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/oncegate/oncegate/health"
+	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/message"
 )
 
@@ -29,6 +30,9 @@ const (
 	shutdownTimeout   = 5 * time.Second
 )
 
+// hooksPath is what every path of a hook begins with.
+const hooksPath = "/hooks/"
+
 // Server is the HTTP side of the gateway.
 type Server struct {
 	cfg  ServerConfig
@@ -39,14 +43,21 @@ type Server struct {
 // ServerConfig is what NewServer needs.
 type ServerConfig struct {
 	Gateway  Config
+	Clients  clients
 	Hooks    http.Handler // everything below /hooks/; moves the connection's deadlines as its work needs
 	Pipeline *Pipeline
+	Store    idempotency.Store // for POST /api/prove
 	Health   *health.Registry
 	Metrics  prometheus.Gatherer
 	Backends func() map[string]string // in effect now, by their name on /health
 	Replica  string
 	Version  string
 	Log      *slog.Logger
+}
+
+// clients counts who fails to authenticate.
+type clients interface {
+	Fail(r *http.Request) (retryAfter time.Duration) // 0 while the client has not failed too often
 }
 
 // NewServer returns a server that does not listen yet.
@@ -78,21 +89,14 @@ func Listen(ctx context.Context, cfg Config) (net.Listener, error) {
 
 // Handler returns the routes.
 func (s *Server) Handler() http.Handler {
-	mux := http.NewServeMux()
-	probes := s.cfg.Health.Handler(s.authorized, s.detail)
+	mux := s.cfg.Gateway.newRoutes()
+	probes := s.cfg.Health.Handler(s.seesDetail, s.detail)
 	for _, path := range []string{"/livez", "/readyz", "/health"} {
-		mux.Handle(path, probes)
+		mux.add(path, probes)
 	}
-	metrics := promhttp.HandlerFor(s.cfg.Metrics, promhttp.HandlerOpts{})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		if !s.authorized(r) {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			refuse(w, http.StatusUnauthorized, "unauthorized")
-			return
-		}
-		metrics.ServeHTTP(w, r)
-	})
-	mux.HandleFunc("/hooks/", func(w http.ResponseWriter, r *http.Request) {
+	mux.add("GET /metrics", s.guarded(promhttp.HandlerFor(s.cfg.Metrics, promhttp.HandlerOpts{})))
+	mux.add("/api/prove", s.guarded(http.HandlerFunc(s.prove)))
+	mux.add(hooksPath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.cfg.Health.Phase() == health.Starting {
 			w.Header().Set("Retry-After", "1")
 			w.Header().Set("X-Idempotency-Status", message.None.String())
@@ -100,9 +104,27 @@ func (s *Server) Handler() http.Handler {
 			return
 		}
 		s.cfg.Hooks.ServeHTTP(w, r)
-	})
+	}))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusNotFound, "not found") })
 	return bounded(mux)
+}
+
+// guarded lets through who is authorized. Without a token that is every
+// program of this machine, and so no web page, which any of them may open.
+func (s *Server) guarded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.authorized(r) && (!s.cfg.Gateway.AuthToken.IsEmpty() || len(r.Header["Origin"]) == 0) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		if wait := s.cfg.Clients.Fail(r); wait > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
+			refuse(w, http.StatusTooManyRequests, "too many requests")
+			return
+		}
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		refuse(w, http.StatusUnauthorized, "unauthorized")
+	})
 }
 
 // bounded gives every request deadlines, so that nobody holds a connection by
@@ -118,9 +140,15 @@ func bounded(h http.Handler) http.Handler {
 	})
 }
 
+// setJSON marks an answer as JSON that is true at this moment alone.
+func setJSON(header http.Header) {
+	header.Set("Content-Type", "application/json; charset=utf-8")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Cache-Control", "no-store")
+}
+
 func refuse(w http.ResponseWriter, status int, text string) {
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	setJSON(w.Header())
 	w.WriteHeader(status)
 	_, _ = fmt.Fprintf(w, "{\"ok\":false,\"error\":%q}\n", text) // a client that is gone needs no answer
 }
@@ -129,7 +157,7 @@ func refuse(w http.ResponseWriter, status int, text string) {
 // the gateway's token, or there is none and only this machine can connect.
 func (s *Server) authorized(r *http.Request) bool {
 	if s.cfg.Gateway.AuthToken.IsEmpty() {
-		return s.cfg.Gateway.Loopback()
+		return s.cfg.Gateway.Private()
 	}
 	values := r.Header["Authorization"]
 	if len(values) != 1 {
@@ -137,6 +165,18 @@ func (s *Server) authorized(r *http.Request) bool {
 	}
 	scheme, token, _ := strings.Cut(values[0], " ")
 	return strings.EqualFold(scheme, "Bearer") && s.cfg.Gateway.AuthToken.Equal(strings.TrimSpace(token))
+}
+
+// seesDetail is authorized for /health, which everybody may ask: a token that
+// is wrong gets the answer that none gets, but counts as a failure.
+func (s *Server) seesDetail(r *http.Request) bool {
+	if s.authorized(r) {
+		return true
+	}
+	if len(r.Header["Authorization"]) > 0 {
+		s.cfg.Clients.Fail(r)
+	}
+	return false
 }
 
 func (s *Server) detail() health.Report {

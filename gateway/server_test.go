@@ -18,6 +18,7 @@ import (
 	"github.com/oncegate/oncegate/gateway"
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/client"
 	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
 )
@@ -27,14 +28,21 @@ type served struct {
 	*gateway.Server
 	replica *replica
 	health  *health.Registry
+	store   idempotency.Store
 }
 
 func newServed(t *testing.T, cfg gateway.Config, hooks http.HandlerFunc) *served {
 	t.Helper()
+	return newServedOn(t, cfg, idempotency.NewMemory(time.Now), hooks)
+}
+
+// newServedOn is newServed on a store that it may share.
+func newServedOn(t *testing.T, cfg gateway.Config, store idempotency.Store, hooks http.HandlerFunc) *served {
+	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	s := &served{replica: newReplica(t, idempotency.NewMemory(time.Now)), health: health.NewRegistry(log)}
+	s := &served{replica: newReplica(t, store), health: health.NewRegistry(log), store: store}
 	s.Server = gateway.NewServer(gateway.ServerConfig{
-		Gateway: cfg, Hooks: hooks, Pipeline: s.replica.Pipeline, Health: s.health, Metrics: s.replica.metrics,
+		Gateway: cfg, Clients: client.New(client.Config{Limit: 3, Window: time.Minute}, time.Now), Store: store, Hooks: hooks, Pipeline: s.replica.Pipeline, Health: s.health, Metrics: s.replica.metrics,
 		Backends: func() map[string]string { return map[string]string{"idempotency": "memory", "turn_lock": "local"} },
 		Replica:  "r1", Version: "test", Log: log,
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -20,6 +21,8 @@ type result int
 const (
 	done result = iota
 	duplicate
+	skipped
+	challenged
 	inFlight
 	keyReused
 	unknownPath
@@ -27,9 +30,14 @@ const (
 	tooLarge
 	tooSlow
 	unreadable
+	tooManyMessages
 	unauthorized
+	stale
+	tooManyFailures
+	wrongChallenge
+	noChallenge
 	unsupportedType
-	invalidJSON
+	malformed
 	badKey
 	missingKey
 	runFailed
@@ -51,6 +59,8 @@ var results = [...]struct {
 }{
 	done:             {"done", http.StatusOK, "", slog.LevelInfo, 0},
 	duplicate:        {"duplicate", http.StatusOK, "", slog.LevelInfo, 0},
+	skipped:          {"skipped", http.StatusOK, "", slog.LevelInfo, 0},
+	challenged:       {"challenged", http.StatusOK, "", slog.LevelInfo, 0},
 	inFlight:         {"in_flight", http.StatusConflict, "in flight", slog.LevelDebug, 1},
 	keyReused:        {"key_reused", http.StatusUnprocessableEntity, "idempotency key reused with a different request", slog.LevelInfo, 0},
 	unknownPath:      {"unknown_path", http.StatusNotFound, "not found", slog.LevelDebug, 0},
@@ -58,9 +68,14 @@ var results = [...]struct {
 	tooLarge:         {"too_large", http.StatusRequestEntityTooLarge, "request body too large", slog.LevelInfo, 0},
 	tooSlow:          {"too_slow", http.StatusRequestTimeout, "request body too slow", slog.LevelInfo, 0},
 	unreadable:       {"unreadable", http.StatusBadRequest, "request body incomplete or malformed", slog.LevelInfo, 0},
+	tooManyMessages:  {"too_many_messages", http.StatusRequestEntityTooLarge, "more than " + strconv.Itoa(maxBatch) + " messages in one request", slog.LevelInfo, 0},
 	unauthorized:     {"unauthorized", http.StatusUnauthorized, "unauthorized", slog.LevelInfo, 0},
-	unsupportedType:  {"unsupported_type", http.StatusUnsupportedMediaType, "unsupported content type or encoding; send JSON", slog.LevelInfo, 0},
-	invalidJSON:      {"invalid_json", http.StatusBadRequest, "request body is not valid JSON", slog.LevelInfo, 0},
+	stale:            {"stale", http.StatusUnauthorized, "unauthorized", slog.LevelInfo, 0}, // says no more than the one above
+	tooManyFailures:  {"too_many_failures", http.StatusTooManyRequests, "too many requests", slog.LevelDebug, 0},
+	wrongChallenge:   {"wrong_challenge", http.StatusForbidden, "forbidden", slog.LevelInfo, 0},
+	noChallenge:      {"no_challenge", http.StatusBadRequest, "no challenge to answer: missing query parameter", slog.LevelInfo, 0},
+	unsupportedType:  {"unsupported_type", http.StatusUnsupportedMediaType, "unsupported content type or encoding; send JSON, a form or text, plain or compressed with gzip or deflate", slog.LevelInfo, 0},
+	malformed:        {"malformed", http.StatusBadRequest, "request body cannot be read", slog.LevelInfo, 0},
 	badKey:           {"bad_key", http.StatusBadRequest, "Idempotency-Key must be given once, as 1 to 255 printable ASCII characters", slog.LevelInfo, 0},
 	missingKey:       {"missing_key", http.StatusBadRequest, "request has no idempotency key", slog.LevelInfo, 0},
 	runFailed:        {"run_failed", http.StatusBadGateway, "run failed", slog.LevelWarn, 0},
@@ -96,8 +111,15 @@ type answer struct {
 	result  result
 	receipt message.Receipt
 	detail  string // public; says more than the text of the result
-	err     error  // for the log
+
+	skipped    string        // why nothing ran
+	challenge  string        // what a handshake wants back
+	retryAfter time.Duration // of a client that has failed too often
+	err        error         // for the log
 }
+
+// skip is the answer to a message that must not run.
+func skip(why string) answer { return answer{result: skipped, skipped: why} }
 
 // receiptAnswer maps what the pipeline did to an answer. Other content under a
 // key is the caller's mistake only if the caller chose the key; a sender that
@@ -128,6 +150,10 @@ func (a answer) write(w http.ResponseWriter) {
 	}
 	outcome := a.receipt.Outcome
 	switch {
+	case a.result == skipped:
+		writeJSON(w, http.StatusOK, doneBody{OK: true, Skipped: a.skipped})
+	case a.result == challenged:
+		writeText(w, a.challenge)
 	case a.result != done && a.result != duplicate:
 		a.writeFailure(w)
 	case outcome.Action == message.ActionAgent:
@@ -152,11 +178,9 @@ func (a answer) writeFailure(w http.ResponseWriter) {
 	if a.detail != "" {
 		body.Error += ": " + a.detail
 	}
-	retryAfter := r.retryAfter
+	retryAfter := a.retrySeconds()
 	switch a.result {
 	case inFlight:
-		// Rounded up: a retry a moment early would only be refused again.
-		retryAfter = max(retryAfter, int((a.receipt.RetryAfter+time.Second-1)/time.Second))
 		body.RetryAfter = retryAfter
 	case wrongMethod:
 		w.Header().Set("Allow", http.MethodPost)
@@ -170,6 +194,25 @@ func (a answer) writeFailure(w http.ResponseWriter) {
 		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
 	}
 	writeJSON(w, r.status, body)
+}
+
+// retrySeconds returns when a retry makes sense, 0 if nobody can tell. It is
+// rounded up: a retry a moment early would only be refused again.
+func (a answer) retrySeconds() int {
+	wait := max(a.retryAfter, a.receipt.RetryAfter)
+	if a.result != inFlight && a.result != tooManyFailures {
+		wait = 0
+	}
+	return max(results[a.result].retryAfter, int((wait+time.Second-1)/time.Second))
+}
+
+// writeText sends text as it is, and nothing may read more into it: a
+// challenge is the text of a stranger.
+func writeText(w http.ResponseWriter, text string) {
+	header := w.Header()
+	header["Content-Type"] = []string{"text/plain; charset=utf-8"}
+	header["X-Content-Type-Options"] = []string{"nosniff"}
+	_, _ = io.WriteString(w, text) // errors of the connection are the sender's to notice
 }
 
 // writeResponse sends a forward target's answer as it was.
@@ -197,9 +240,10 @@ type agentBody struct {
 }
 
 type doneBody struct {
-	OK           bool `json:"ok"`
-	Deduplicated bool `json:"deduplicated,omitempty"`
-	ReplyOmitted bool `json:"reply_omitted,omitempty"`
+	OK           bool   `json:"ok"`
+	Skipped      string `json:"skipped,omitempty"`
+	Deduplicated bool   `json:"deduplicated,omitempty"`
+	ReplyOmitted bool   `json:"reply_omitted,omitempty"`
 }
 
 type failureBody struct {

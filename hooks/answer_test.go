@@ -153,16 +153,16 @@ func TestRefusalsNameTheirPlace(t *testing.T) {
 		answer, allow, result    string
 	}{
 		{"an unknown path", "POST", "/hooks/y", "{}", 404, `{"ok":false,"error":"not found"}`, "", "unknown_path"},
-		{"a path with a slash too many", "POST", "/hooks/x/", "{}", 404, `{"ok":false,"error":"not found"}`, "", "unknown_path"},
+		{"a path with two slashes too many", "POST", "/hooks/x//", "{}", 404, `{"ok":false,"error":"not found"}`, "", "unknown_path"},
 		{"the bare prefix", "POST", "/hooks/", "{}", 404, `{"ok":false,"error":"not found"}`, "", "unknown_path"},
 		{"GET", "GET", "/hooks/x", "", 405, `{"ok":false,"error":"method not allowed"}`, "POST", "wrong_method"},
 		{"HEAD", "HEAD", "/hooks/x", "", 405, `{"ok":false,"error":"method not allowed"}`, "POST", "wrong_method"},
 		{"OPTIONS", "OPTIONS", "/hooks/x", "", 405, `{"ok":false,"error":"method not allowed"}`, "POST", "wrong_method"},
-		{"cut off JSON", "POST", "/hooks/x", `{"a":`, 400, `{"ok":false,"error":"request body is not valid JSON: byte 5"}`, "", "invalid_json"},
-		{"trailing data", "POST", "/hooks/x", `{} {}`, 400, `{"ok":false,"error":"request body is not valid JSON: byte 4"}`, "", "invalid_json"},
+		{"cut off JSON", "POST", "/hooks/x", `{"a":`, 400, `{"ok":false,"error":"request body cannot be read: not valid JSON at byte 5"}`, "", "malformed"},
+		{"trailing data", "POST", "/hooks/x", `{} {}`, 400, `{"ok":false,"error":"request body cannot be read: not valid JSON at byte 4"}`, "", "malformed"},
 		{
 			"bottomless JSON", "POST", "/hooks/x", strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000), 400,
-			`{"ok":false,"error":"request body is not valid JSON: byte 10001"}`, "", "invalid_json",
+			`{"ok":false,"error":"request body cannot be read: not valid JSON at byte 10001"}`, "", "malformed",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/hooks"
+	"github.com/oncegate/oncegate/hooks/signature"
 	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
 )
@@ -59,7 +60,10 @@ func BenchmarkHandler(b *testing.B) {
 				d.Pipeline = fixedPipeline{}
 			})
 			header := http.Header{"Content-Type": {"application/json"}, "X-Github-Event": {"issue_comment"}}
-			hooks.Hook{Signature: github("It's a Secret to Everybody")}.Sign(header, body, secret.String{})
+			signer := hooks.Hook{Signature: github("It's a Secret to Everybody")}
+			if err := signer.Sign(header, signature.Content{Body: body}, secret.String{}, time.Now()); err != nil {
+				b.Fatal(err)
+			}
 			r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/hooks/x", nil)
 			r.Header, r.ContentLength = header, int64(len(body))
 			w := &discard{header: make(http.Header)}

@@ -1,14 +1,13 @@
 package hooks
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
+
+	"github.com/oncegate/oncegate/hooks/payload"
 )
 
 // firstRead bounds what is allocated on the word of a Content-Length header.
@@ -43,41 +42,14 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, resu
 	}
 }
 
-// parseBody reads the meaning of an authenticated body. An empty body says
-// nothing, which is no error. detail is public.
-func parseBody(header http.Header, body []byte) (p payload, res result, detail string) {
-	if len(bytes.TrimSpace(body)) == 0 {
-		return nil, done, ""
+// unreadableAnswer maps an error of package payload, whose texts are public.
+func unreadableAnswer(err error) answer {
+	switch {
+	case errors.Is(err, payload.ErrType), errors.Is(err, payload.ErrCoding):
+		return answer{result: unsupportedType}
+	case errors.Is(err, payload.ErrTooLarge):
+		return answer{result: tooLarge}
 	}
-	if !isPlain(header.Get("Content-Encoding")) || !isJSONType(header.Get("Content-Type")) {
-		return nil, unsupportedType, ""
-	}
-	p, ok := parse(body)
-	if !ok {
-		return nil, invalidJSON, syntaxPlace(body)
-	}
-	return p, done, ""
-}
-
-func isPlain(encoding string) bool { return encoding == "" || strings.EqualFold(encoding, "identity") }
-
-// isJSONType reports whether a body of that type is read as JSON. Senders
-// label JSON as text or not at all, and some write parameters that no parser
-// accepts, so only the type itself counts.
-func isJSONType(contentType string) bool {
-	mediaType, _, _ := strings.Cut(contentType, ";")
-	switch mediaType = strings.ToLower(strings.TrimSpace(mediaType)); mediaType {
-	case "", "application/json", "text/json", "text/plain":
-		return true
-	}
-	return strings.HasSuffix(mediaType, "+json")
-}
-
-// syntaxPlace says where body stops being JSON, without quoting it.
-func syntaxPlace(body []byte) string {
-	var raw json.RawMessage
-	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(body, &raw)); ok {
-		return "byte " + strconv.FormatInt(syntax.Offset, 10)
-	}
-	return ""
+	_, place, _ := strings.Cut(err.Error(), payload.ErrMalformed.Error()+": ")
+	return answer{result: malformed, detail: place}
 }

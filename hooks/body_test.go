@@ -19,7 +19,7 @@ import (
 
 func TestB88_JSONIsReadWhateverItIsCalled(t *testing.T) {
 	t.Parallel()
-	const unsupported = `{"ok":false,"error":"unsupported content type or encoding; send JSON"}`
+	const unsupported = `{"ok":false,"error":"unsupported content type or encoding; send JSON, a form or text, plain or compressed with gzip or deflate"}`
 	for _, test := range []struct {
 		contentType, encoding, body string
 		status                      int
@@ -33,12 +33,19 @@ func TestB88_JSONIsReadWhateverItIsCalled(t *testing.T) {
 		{"text/plain; charset=UTF-8", "", `{"message":"m"}`, 200, ""},
 		{"", "", `{"message":"m"}`, 200, ""},
 		{"application/vnd.api+json", "", `{"message":"m"}`, 200, ""},
-		{"application/x-www-form-urlencoded", "", `payload=%7B%22message%22%3A%22m%22%7D`, 415, unsupported},
+		{"application/x-www-form-urlencoded", "", `payload=%7B%22message%22%3A%22m%22%7D`, 200, ""},
+		{"application/x-www-form-urlencoded; charset=utf-8", "", `message=m&n=1`, 200, ""},
+		{"application/x-www-form-urlencoded", "", `payload=%7B%22message`, 400, `{"ok":false,"error":"request body cannot be read: not valid JSON at byte 9"}`},
+		{"application/x-www-form-urlencoded", "", `a=%zz`, 400, `{"ok":false,"error":"request body cannot be read: not a valid form"}`},
 		{"application/xml", "", `{"message":"m"}`, 415, unsupported},
 		{"multipart/form-data; boundary=x", "", `--x--`, 415, unsupported},
-		{"application/json", "gzip", "\x1f\x8b", 415, unsupported},
-		{"text/plain", "", `message=m`, 400, `{"ok":false,"error":"request body is not valid JSON: byte 1"}`},
-		{"", "", `Hello`, 400, `{"ok":false,"error":"request body is not valid JSON: byte 1"}`},
+		{"application/json", "br", "\x1f\x8b", 415, unsupported},
+		{"application/json", "gzip, gzip", "\x1f\x8b", 415, unsupported},
+		{"application/json", "gzip", "\x1f\x8b", 400, `{"ok":false,"error":"request body cannot be read: not what its Content-Encoding says"}`},
+		{"text/plain", "", `m`, 200, ""},
+		{"application/json", "", "\uFEFF" + `{"message":"m"}`, 200, ""},
+		{"", "", `Hello`, 400, `{"ok":false,"error":"request body cannot be read: not valid JSON at byte 1"}`},
+		{"application/json", "", `{"message":"m"`, 400, `{"ok":false,"error":"request body cannot be read: not valid JSON at byte 14"}`},
 	} {
 		t.Run(fmt.Sprintf("%d for %q", test.status, test.contentType+test.encoding), func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +140,7 @@ func TestB90_TheStreamIsBoundedNotItsDeclaration(t *testing.T) {
 		t.Parallel()
 		f := build(t, nil)
 		resp := exchange(t, f, "POST /hooks/x HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n{\"a\":1}", false)
-		wantAnswer(t, resp, 400, `{"ok":false,"error":"request body is not valid JSON: byte 4"}`)
+		wantAnswer(t, resp, 400, `{"ok":false,"error":"request body cannot be read: not valid JSON at byte 4"}`)
 	})
 	t.Run("a declared length that is never reached", func(t *testing.T) {
 		t.Parallel()

@@ -6,6 +6,7 @@ package hooks
 import (
 	"time"
 
+	"github.com/oncegate/oncegate/hooks/signature"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
@@ -20,19 +21,24 @@ type Config struct {
 // Hook is one route, POST /hooks/<path>. The comment "template" marks a text
 // that may hold {{ payload.… }}, {{ header.… }} and {{ query.… }}.
 type Hook struct {
-	Path      string         `yaml:"path"`
-	Agent     string         `yaml:"agent,omitempty"` // optional when there is exactly one
-	Action    string         `yaml:"action"`
-	Auth      *secret.String `yaml:"auth,omitempty"` // bearer token
-	Signature *Signature     `yaml:"signature,omitempty"`
+	Path      string            `yaml:"path"`
+	Agent     string            `yaml:"agent,omitempty"` // optional when there is exactly one
+	Action    string            `yaml:"action"`
+	Auth      *Tokens           `yaml:"auth,omitempty"`
+	Signature *signature.Config `yaml:"signature,omitempty"`
+
+	Event  string   `yaml:"event,omitempty"`  // template; what is looked up in Events
+	Events []string `yaml:"events,omitempty"` // the only ones that run; empty: all
 
 	Platform string `yaml:"platform" config:"id"`          // template; key part
 	Account  string `yaml:"account" config:"id"`           // template; key part
 	Channel  string `yaml:"channel,omitempty" config:"id"` // template; key part, default the path
 
-	IdempotencyKey       string `yaml:"idempotency_key,omitempty"` // template; key part message_id
-	AcceptIdempotencyKey bool   `yaml:"accept_idempotency_key"`    // a caller's Idempotency-Key header decides
-	RequireKey           bool   `yaml:"require_key"`               // 400 instead of a run without deduplication
+	IdempotencyKey       string       `yaml:"idempotency_key,omitempty"` // template; key part message_id
+	CallerKey            bool         `yaml:"caller_key"`                // the template is the caller's own key: other content gets 422
+	AcceptIdempotencyKey bool         `yaml:"accept_idempotency_key"`    // a caller's Idempotency-Key header decides
+	RequireKey           bool         `yaml:"require_key"`               // 400 instead of a run without deduplication
+	Fingerprint          *Fingerprint `yaml:"fingerprint,omitempty"`     // only without IdempotencyKey
 
 	Session string `yaml:"session,omitempty"` // template
 	Message string `yaml:"message,omitempty"` // template; default payload.message, payload.text, else the body
@@ -42,20 +48,38 @@ type Hook struct {
 	Lease       *time.Duration      `yaml:"lease,omitempty"` // default hooks.idempotency.lease
 	TTL         *time.Duration      `yaml:"ttl,omitempty"`   // default hooks.idempotency.ttl
 
+	Challenge *Challenge `yaml:"challenge,omitempty"`
+
 	Target          string                   `yaml:"target,omitempty"`           // action forward
 	Headers         map[string]secret.String `yaml:"headers,omitempty"`          // sent to the target
 	ResponseHeaders []string                 `yaml:"response_headers,omitempty"` // stored and replayed
+	SoftFailure     bool                     `yaml:"soft_failure"`               // a 2xx with "success": false or "ok": false has failed
 }
 
-// Signature says how a sender signs the body.
-type Signature struct {
-	Scheme  string          `yaml:"scheme"`
-	Secrets []secret.String `yaml:"secrets"` // any may match, so that they can be rotated
+// Tokens are what opens a hook: one, or several with names. A caller's
+// Idempotency-Key belongs to the name of the token that it came with.
+type Tokens struct {
+	Only  secret.String            `config:"scalar"`  // auth: TOKEN
+	Named map[string]secret.String `config:"entries"` // auth: {NAME: TOKEN}
 }
 
-// SchemeGitHub is HMAC-SHA256 over the raw body in X-Hub-Signature-256, see
-// https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries.
-const SchemeGitHub = "github"
+// Fingerprint says how the content of a message identifies it.
+type Fingerprint struct {
+	Mode   string         `config:"scalar"`         // "off": it does not
+	Fields []string       `yaml:"fields,omitempty"` // templates; default: the whole body and the query
+	Window *time.Duration `yaml:"window,omitempty"` // how long it is known, from its first delivery
+}
+
+// FingerprintOff is the mode in which messages without a key are never
+// compared.
+const FingerprintOff = "off"
+
+// Challenge answers a sender that asks with a GET whether the path is its own.
+type Challenge struct {
+	Param       string        `yaml:"param"`                  // the query parameter to echo
+	VerifyParam string        `yaml:"verify_param,omitempty"` // the query parameter that holds the token
+	VerifyToken secret.String `yaml:"verify_token,omitempty"`
+}
 
 // DefaultConfig returns the settings of a file that names none.
 func DefaultConfig() Config { return Config{Idempotency: idempotency.DefaultConfig()} }
@@ -67,5 +91,6 @@ func DefaultHook() Hook {
 		Platform:    "hook",
 		OnDuplicate: message.Conflict,
 		WaitTimeout: 10 * time.Second,
+		SoftFailure: true,
 	}
 }

@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/hooks/payload"
+	"github.com/oncegate/oncegate/internal/redact"
 	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
 )
@@ -23,6 +27,7 @@ type forwarder struct {
 	kept    []string // response headers, canonical
 	client  *http.Client
 	maxBody int64
+	soft    bool // a 2xx may say in its body that it failed
 }
 
 var _ message.Runner = (*forwarder)(nil)
@@ -50,6 +55,7 @@ func newForwarder(h Hook, transport http.RoundTripper, maxBody int64) *forwarder
 		headers: h.Headers,
 		kept:    slices.Compact(kept),
 		maxBody: maxBody,
+		soft:    h.SoftFailure,
 		client: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -62,7 +68,7 @@ func newForwarder(h Hook, transport http.RoundTripper, maxBody int64) *forwarder
 func (f *forwarder) Run(ctx context.Context, turn message.Turn) (message.Outcome, error) {
 	req, err := f.request(ctx, turn)
 	if err != nil {
-		return message.Outcome{}, fmt.Errorf("forward: %w: %w", message.ErrRun, withoutURL(err))
+		return message.Outcome{}, fmt.Errorf("forward: %w: %w", message.ErrRun, redact.Error(err))
 	}
 	resp, err := f.client.Do(req)
 	if err != nil {
@@ -75,6 +81,9 @@ func (f *forwarder) Run(ctx context.Context, turn message.Turn) (message.Outcome
 	body, err := io.ReadAll(io.LimitReader(resp.Body, f.maxBody+1))
 	if err != nil {
 		return message.Outcome{}, forwardError(ctx, err)
+	}
+	if f.soft && failedSoftly(resp.StatusCode, body) {
+		return message.Outcome{}, fmt.Errorf("forward: %w: target answered %d and says that it failed", message.ErrRun, resp.StatusCode)
 	}
 	outcome := message.Outcome{
 		Action:   message.ActionForward,
@@ -117,6 +126,16 @@ func isFinal(status int) bool {
 	return status >= 200 && status < 500
 }
 
+// failedSoftly reports whether a target that answers 2xx says "success": false
+// or "ok": false in the object that it answers with.
+func failedSoftly(status int, body []byte) bool {
+	if status >= 300 {
+		return false
+	}
+	v, err := payload.Parse("application/json", body)
+	return err == nil && (v.Member("success").IsFalse() || v.Member("ok").IsFalse())
+}
+
 func (f *forwarder) keep(from http.Header) map[string][]string {
 	kept := make(map[string][]string, len(f.kept))
 	for _, name := range f.kept {
@@ -136,14 +155,53 @@ func forwardError(ctx context.Context, err error) error {
 	case ctxErr != nil:
 		return fmt.Errorf("forward: %w", context.Cause(ctx))
 	}
-	return fmt.Errorf("forward: %w: %w", message.ErrRun, withoutURL(err))
+	return fmt.Errorf("forward: %w: %w", message.ErrRun, redact.Error(err))
 }
 
-// withoutURL drops the address that net/http puts into its errors: it may
-// hold a password, or a token in its query.
-func withoutURL(err error) error {
-	if urlErr, ok := errors.AsType[*url.Error](err); ok {
-		return urlErr.Err
+// checkTarget never quotes the target: it may hold a password.
+func checkTarget(target string) error {
+	if target == "" {
+		return errors.New("target: is required with action forward")
 	}
-	return err
+	u, err := url.Parse(target)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" {
+		return errors.New("target: is not an http or https URL with a host")
+	}
+	if u.User != nil {
+		return errors.New("target: holds a user or password, which would be printed; send an Authorization header with headers instead")
+	}
+	return nil
+}
+
+// ownHeaders are set by the gateway or belong to one connection only.
+var ownHeaders = []string{
+	"Connection", "Content-Length", "Idempotency-Key", "Idempotency-Replayed", "Keep-Alive", "Proxy-Connection",
+	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "X-Idempotency-Status",
+}
+
+func (h Hook) headerProblems() []error {
+	var errs []error
+	checkName := func(key, name string) {
+		switch {
+		case !isToken(name):
+			errs = append(errs, fmt.Errorf("%s: %q is not the name of a header", key, name))
+		case slices.Contains(ownHeaders, http.CanonicalHeaderKey(name)):
+			errs = append(errs, fmt.Errorf("%s: %s is set by the gateway", key, name))
+		}
+	}
+	seen := make(map[string]string, len(h.Headers))
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		checkName("headers", name)
+		if other, twice := seen[http.CanonicalHeaderKey(name)]; twice {
+			errs = append(errs, fmt.Errorf("headers: %s and %s are the same header", other, name))
+		}
+		seen[http.CanonicalHeaderKey(name)] = name
+		if strings.ContainsFunc(h.Headers[name].Reveal(), func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			errs = append(errs, fmt.Errorf("headers: the value of %s holds a line break or another control character", name))
+		}
+	}
+	for _, name := range h.ResponseHeaders {
+		checkName("response_headers", name)
+	}
+	return errs
 }

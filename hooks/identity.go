@@ -2,17 +2,20 @@ package hooks
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
+	"github.com/oncegate/oncegate/hooks/template"
 	"github.com/oncegate/oncegate/message"
 )
 
-// contentWindow is how long content that identifies itself stays known,
-// from its first delivery. It is short because two people may say the same.
-const contentWindow = 5 * time.Minute
+// defaultWindow is how long content that identifies itself stays known, from
+// its first delivery. It is short because two people may say the same.
+const defaultWindow = 5 * time.Minute
 
 const maxCallerKey = 255
 
@@ -21,24 +24,24 @@ var errCallerKey = errors.New("hooks: unusable Idempotency-Key header")
 // identity is what makes a delivery the same message as another one.
 type identity struct {
 	key       message.Key
-	byCaller  bool     // the key is the caller's Idempotency-Key
-	byContent bool     // the key is the content itself, known for contentWindow
+	byCaller  bool     // the key is the caller's own
+	byContent bool     // the key is the content itself, known for the hook's window
 	missing   []string // references without which there is no key
 }
 
-// identify finds the key of a request: the caller's own, the template's, or,
+// identify finds the key of a message: the caller's own, the template's, or,
 // on a hook without a template, the content. A part that is missing means no
 // key at all, never a shorter one that strangers could share.
-func (rt *route) identify(in *inputs) (identity, error) {
-	id, err := rt.messageID(in)
+func (rt *route) identify(d *delivery) (identity, error) {
+	id, err := rt.messageID(d)
 	if err != nil || id.key.ID == "" {
 		return id, err
 	}
 	for _, p := range []struct {
-		template template
+		template template.Template
 		part     *string
 	}{{rt.platform, &id.key.Platform}, {rt.account, &id.key.Account}, {rt.channel, &id.key.Channel}} {
-		text, missing := p.template.render(in)
+		text, missing := p.template.Render(&d.Inputs)
 		*p.part = text
 		id.missing = append(id.missing, missing...)
 	}
@@ -48,28 +51,32 @@ func (rt *route) identify(in *inputs) (identity, error) {
 	return id, nil
 }
 
-func (rt *route) messageID(in *inputs) (identity, error) {
+func (rt *route) messageID(d *delivery) (identity, error) {
 	if rt.acceptCallerKey {
-		key, given, err := callerKey(in.request.Header)
+		key, given, err := callerKey(d.Request.Header)
 		if err != nil {
 			return identity{}, err
 		}
 		if given {
-			// The empty part between the colons is the name of the token: a hook has only one.
-			return identity{key: message.Key{ID: "key::" + key}, byCaller: true}, nil
+			return identity{key: message.Key{ID: d.place() + "key:" + d.tokenName + ":" + key}, byCaller: true}, nil
 		}
 	}
-	if !rt.id.isEmpty() {
-		text, missing := rt.id.render(in)
+	switch {
+	case !rt.id.IsEmpty():
+		text, missing := rt.id.Render(&d.Inputs)
 		if len(missing) > 0 {
 			return identity{missing: missing}, nil
 		}
-		return identity{key: message.Key{ID: text}}, nil
-	}
-	if in.payload == nil {
+		if !rt.id.ReadsPayload() {
+			text = d.place() + text
+		}
+		return identity{key: message.Key{ID: text}, byCaller: rt.callerKey}, nil
+	case rt.contentOff:
+		return identity{}, nil
+	case d.Payload == nil:
 		return identity{missing: []string{"payload"}}, nil
 	}
-	return identity{key: message.Key{ID: contentID(in)}, byContent: true}, nil
+	return rt.contentID(d), nil
 }
 
 // callerKey returns the Idempotency-Key header, if one was sent.
@@ -90,28 +97,49 @@ func callerKey(header http.Header) (key string, given bool, err error) {
 }
 
 // contentID returns the id of a message that has no other: a digest of the
-// payload's canonical form. A query string is part of what was said.
-func contentID(in *inputs) string {
+// chosen fields, or of the payload's canonical form. For the latter a query
+// string is part of what was said.
+func (rt *route) contentID(d *delivery) identity {
 	var space [2048]byte
-	buf := in.payload.appendCanonical(space[:0], canonicalDepth)
-	if query := in.request.URL.RawQuery; query != "" {
-		buf = append(append(buf, '?'), query...)
+	buf := space[:0]
+	if len(rt.fields) == 0 {
+		buf = d.Payload.AppendCanonical(buf)
+		if query := d.Request.URL.RawQuery; query != "" {
+			buf = append(append(buf, '?'), query...)
+		}
+	}
+	for _, field := range rt.fields {
+		text, missing := field.Render(&d.Inputs)
+		if len(missing) > 0 {
+			return identity{missing: missing}
+		}
+		buf = append(binary.AppendUvarint(buf, uint64(len(text))), text...) // the length keeps "ab", "c" apart from "a", "bc"
 	}
 	sum := sha256.Sum256(buf)
-	return "fp:" + hex.EncodeToString(sum[:])
+	return identity{key: message.Key{ID: "fp:" + hex.EncodeToString(sum[:])}, byContent: true}
 }
 
 // digest returns the fingerprint that tells a redelivery from other content
 // under the same key. None of the parts can hold the line feed between them.
-func digest(r *http.Request, body []byte) message.Fingerprint {
+func (rt *route) digest(d *delivery) message.Fingerprint {
 	var space [256]byte
-	buf := append(append(space[:0], r.Method...), ' ')
-	buf = append(append(buf, r.URL.EscapedPath()...), '?')
-	buf = append(append(buf, r.URL.RawQuery...), '\n')
+	buf := append(append(space[:0], d.Request.Method...), ' ')
+	buf = append(append(buf, Prefix...), rt.path...)
+	buf = append(append(buf, '?'), d.Request.URL.RawQuery...)
+	buf = append(buf, '\n')
 	h := sha256.New()
 	h.Write(buf)
-	h.Write(body)
+	h.Write(d.body)
 	var sum [sha256.Size]byte
 	h.Sum(sum[:0])
 	return message.Fingerprint(sum[:len(message.Fingerprint{})])
+}
+
+// place tells the messages of a batch apart where what names them is the same
+// for the whole request.
+func (d *delivery) place() string {
+	if d.index < 0 {
+		return ""
+	}
+	return "[" + strconv.Itoa(d.index) + "]:"
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/hooks"
+	"github.com/oncegate/oncegate/hooks/signature"
 	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
 )
@@ -80,10 +82,30 @@ func (echo) Run(_ context.Context, turn message.Turn) (message.Outcome, error) {
 	return message.Outcome{Action: message.ActionAgent, Agent: "assistant", Session: turn.Message.Session, Reply: turn.Message.Text}, nil
 }
 
+// fakeClients takes everybody for one client, who may fail limit times.
+type fakeClients struct {
+	limit    int // 0: any number
+	mu       sync.Mutex
+	failures int
+}
+
+func (f *fakeClients) Address(*http.Request) netip.Addr { return netip.MustParseAddr("192.0.2.7") }
+
+func (f *fakeClients) Fail(*http.Request) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failures++
+	if f.limit > 0 && f.failures > f.limit {
+		return 1500 * time.Millisecond
+	}
+	return 0
+}
+
 // fixture is a handler with everything around it.
 type fixture struct {
 	handler  *hooks.Handler
 	pipeline *fakePipeline
+	clients  *fakeClients
 	registry *prometheus.Registry
 	logs     *syncBuffer
 }
@@ -109,16 +131,19 @@ func (b *syncBuffer) String() string {
 // defaults; change edits it and the dependencies.
 func build(t testing.TB, change func(h *hooks.Hook, d *hooks.Deps)) *fixture {
 	t.Helper()
-	f := &fixture{pipeline: &fakePipeline{}, registry: prometheus.NewRegistry(), logs: &syncBuffer{}}
+	f := &fixture{pipeline: &fakePipeline{}, clients: &fakeClients{}, registry: prometheus.NewRegistry(), logs: &syncBuffer{}}
 	hook := hooks.DefaultHook()
 	hook.Path = "x"
 	deps := hooks.Deps{
-		Pipeline: f.pipeline,
-		Agents:   func(name string) (message.Runner, bool) { return echo{}, name == "" || name == "assistant" },
-		Loopback: true,
-		MaxBody:  1 << 20,
-		Log:      slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Metrics:  f.registry,
+		Pipeline:  f.pipeline,
+		Agents:    func(name string) (message.Runner, bool) { return echo{}, name == "" || name == "assistant" },
+		Clients:   f.clients,
+		Private:   true,
+		PublicURL: func(*http.Request) string { return "" },
+		MaxBody:   1 << 20,
+		Now:       time.Now,
+		Log:       slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Metrics:   f.registry,
 	}
 	if change != nil {
 		change(&hook, &deps)
@@ -214,8 +239,8 @@ func secrets(texts ...string) []secret.String {
 	return all
 }
 
-func github(texts ...string) *hooks.Signature {
-	return &hooks.Signature{Scheme: hooks.SchemeGitHub, Secrets: secrets(texts...)}
+func github(texts ...string) *signature.Config {
+	return &signature.Config{Scheme: signature.GitHub, Secrets: secrets(texts...)}
 }
 
 func mustJSON(t testing.TB, v any) string {

@@ -15,12 +15,13 @@ const (
 	inKey     = "key"
 	inSession = "session"
 	inMessage = "message"
+	inEvent   = "event"
 )
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "gateway_hook_requests_total",
-		Help: "Requests to /hooks/, by what became of them.",
+		Help: "Requests to /hooks/, and each message of a batch, by what became of them.",
 	}, []string{"result"})
 	unkeyed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "gateway_unkeyed_messages_total",
@@ -39,7 +40,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	for i, r := range results {
 		m.requests[i] = requests.WithLabelValues(r.label)
 	}
-	for _, name := range []string{inKey, inSession, inMessage} {
+	for _, name := range []string{inKey, inSession, inMessage, inEvent} {
 		m.missing[name] = missing.WithLabelValues(name)
 	}
 	return m, nil

@@ -17,14 +17,19 @@ func TestMessageText(t *testing.T) {
 		{"payload.message comes first", "", `{"text":"t","message":"m"}`, "m"},
 		{"then payload.text", "", `{"message":5,"text":"t\u00e9"}`, "té"},
 		{"then the body as received", "", `{"message":{"a":1}, "text":null }`, `{"message":{"a":1}, "text":null }`},
-		{"a list is a body too", "", `["message"]`, `["message"]`},
-		{"nothing said is empty", "", ``, ``},
+		{"an element of a list is a body too", "", `[ ["message"] ]`, `["message"]`},
 		{"a template without parts is itself", "daily report", `{}`, "daily report"},
 		{"strings, numbers and booleans show as they are", "{{payload.a}}-{{ payload.b }}-{{payload.c}}", `{"a":"x y","b":1.50,"c":true}`, "x y-1.50-true"},
 		{"objects and lists show as compact JSON", "{{ payload.a }}", `{"a": { "b" : [ 1 , "c d\n" ] , "e" : { } }}`, `{"b":[1,"c d\n"],"e":{}}`},
-		{"the whole payload", "{{ payload }}", ` [ 1, 2 ] `, `[1,2]`},
-		{"an element of a list", "{{ payload.a.1.b }}", `{"a":[{"b":1},{"b":2}]}`, "2"},
-		{"what is missing is empty", "[{{ payload.a.b }}{{ payload.c.0 }}{{ payload.d.x }}{{ query.q }}{{ header.x-none }}]", `{"a":1,"c":[],"d":["x"]}`, "[]"},
+		{"the whole payload", "{{ payload }}", ` { "a" : [ 1, 2 ] } `, `{"a":[1,2]}`},
+		{"an element of a list", "{{ payload.a[1].b[0] }}", `{"a":[{"b":1},{"b":[2]}]}`, "2"},
+		{"an element of the payload itself", "{{ payload[1] }} of {{ payload }}", `[1,2]`, "2 of [1,2]"},
+		{"a number between dots is a name", "{{ payload.0 }}{{ payload.a.0 }}", `{"0":"zero","a":["x"]}`, "zero"},
+		{"an index into what is no list", "[{{ payload.a[0] }}{{ payload.b[0] }}{{ payload.c[1] }}]", `{"a":{"0":1},"b":"xyz","c":[1]}`, "[]"},
+		{"a name with dots", `{{ payload["a.b"]["c \"d\" }}"].e }}`, `{"a.b":{"c \"d\" }}":{"e":"deep"}}}`, "deep"},
+		{"a name with an escape", `{{ payload["k\u00e4se"] }}`, `{"käse":"brie"}`, "brie"},
+		{"the empty name", `{{ payload[""] }}`, `{"":"nothing"}`, "nothing"},
+		{"what is missing is empty", "[{{ payload.a.b }}{{ payload.c[0] }}{{ payload.d.x }}{{ query.q }}{{ header.x-none }}]", `{"a":1,"c":[],"d":["x"]}`, "[]"},
 		{"null is empty", "[{{ payload.a }}]", `{"a":null}`, "[]"},
 		{"an escaped name", "{{ payload.käse }}", `{"k\u00e4se":"brie"}`, "brie"},
 		{"the last of members with one name", "{{ payload.a }}", `{"a":1,"a":2}`, "2"},
@@ -77,12 +82,20 @@ func TestTemplateErrors(t *testing.T) {
 		{"{{ }}", `message: at character 1: "{{ }}" begins with none of payload, header, query`},
 		{"{{ payload..a }}", `message: at character 1: "{{ payload..a }}" has an empty name between dots`},
 		{"{{ payload. }}", `message: at character 1: "{{ payload. }}" has an empty name between dots`},
-		{"{{ payload.a | upper }}", `message: at character 1: "{{ payload.a | upper }}" has " " in a name; write payload.a.b, header.Name or query.name`},
-		{"{{ payload[0] }}", `message: at character 1: "{{ payload[0] }}" has "[" in a name; write payload.a.b, header.Name or query.name`},
+		{"{{ payload.a | upper }}", `message: at character 1: "{{ payload.a | upper }}" has "|" where a name or }} belongs; write payload.a.b, payload.list[0], payload["a.b"], header.Name or query.name`},
+		{"{{ payload[x] }}", `message: at character 1: "{{ payload[x] }}" has brackets that hold neither an index, as in [0], nor a quoted name, as in ["a.b"]`},
+		{"{{ payload[-1] }}", `message: at character 1: "{{ payload[-1] }}" has brackets that hold neither an index, as in [0], nor a quoted name, as in ["a.b"]`},
+		{"{{ payload[99999999999] }}", `message: at character 1: "{{ payload[99999999999] }}" has brackets that hold neither an index, as in [0], nor a quoted name, as in ["a.b"]`},
+		{"{{ payload[0 }}", `message: at character 1: "{{ payload[0 }}" has brackets that hold neither an index, as in [0], nor a quoted name, as in ["a.b"]`},
+		{`{{ payload["a] }}`, `message: at character 1: "{{ payload[\"a] }}" has a ["name that is not closed with "]`},
+		{`{{ payload["a" }}`, `message: at character 1: "{{ payload[\"a\" }}" has a ["name that is not closed with "]`},
+		{`{{ payload["\x"] }}`, `message: at character 1: "{{ payload[\"\\x\"] }}" has a quoted name with an escape that JSON does not know`},
+		{"{{ payloads }}", `message: at character 1: "{{ payloads }}" begins with none of payload, header, query`},
+		{"{{ header[0] }}", `message: at character 1: "{{ header[0] }}" names no header; write header.name`},
 		{"{{ header }}", `message: at character 1: "{{ header }}" names no header; write header.name`},
 		{"{{ query. }}", `message: at character 1: "{{ query. }}" names no query; write query.name`},
 		{"{{ header.x/y }}", `message: at character 1: "{{ header.x/y }}" is not the name of a header`},
-		{"ab {{ payload.a {{ payload.b }}", `message: at character 4: "{{ payload.a {{ payload.b }}" has " " in a name; write payload.a.b, header.Name or query.name`},
+		{"ab {{ payload.a {{ payload.b }}", `message: at character 4: "{{ payload.a {{ payload.b }}" has "{" where a name or }} belongs; write payload.a.b, payload.list[0], payload["a.b"], header.Name or query.name`},
 	} {
 		t.Run(test.template, func(t *testing.T) {
 			t.Parallel()
@@ -100,7 +113,8 @@ func TestTemplateErrors(t *testing.T) {
 // and a value that looks like a template comes out as it went in.
 func FuzzTemplate(f *testing.F) {
 	f.Add("{{ payload.a }} {{ header.X }} {{ query.q }}", `{"a":"{{ query.q }}"}`, "{{ payload.a }}")
-	f.Add("{{payload.0.b}}", `[{"b":[1,{"c":null}]}]`, "}}")
+	f.Add("{{payload[0].b}}", `[{"b":[1,{"c":null}]}]`, "}}")
+	f.Add(`{{ payload["a.b"][1]["\u00e9 }}"].c }}`, `{"a.b":[1,{"é }}":{"c":"x"}}]}`, "\\")
 	f.Add("{{", `{}`, "{{ payload")
 	f.Add("{{ payload }}", ` "\ud83d\ude00\\\"" `, "a{{ payload.v }}b")
 	f.Fuzz(func(t *testing.T, template, body, value string) {
@@ -138,8 +152,8 @@ func FuzzPayload(f *testing.F) {
 		if !json.Valid([]byte(body)) || decoder.Decode(&decoded) != nil {
 			return
 		}
-		texts := build(t, func(h *hooks.Hook, _ *hooks.Deps) { h.Message, h.Session = "{{ payload }}", "{{ payload.a }}" })
-		texts.post(t, body, nil)
+		texts := build(t, func(h *hooks.Hook, _ *hooks.Deps) { h.Message, h.Session = "{{ payload.w }}", "{{ payload.w.a }}" })
+		texts.post(t, `{"w":`+body+`}`, nil)
 		got := texts.message(t)
 		if text, isString := decoded.(string); isString {
 			if got.Text != strings.ToValidUTF8(text, "\uFFFD") && utf8.ValidString(body) && !strings.Contains(body, `\u`) {
@@ -164,7 +178,7 @@ func FuzzPayload(f *testing.F) {
 		}
 		id := func(body string) string {
 			fx := build(t, nil)
-			fx.post(t, body, nil)
+			fx.post(t, `{"w":`+body+`}`, nil)
 			return fx.message(t).Key.ID
 		}
 		if again := mustJSON(t, decoded); id(body) != id(again) {

@@ -4,18 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/oncegate/oncegate/hooks/template"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/message"
 )
-
-// minSecret is the shortest signing secret in bytes; a shorter one can be guessed.
-const minSecret = 8
 
 // Validate returns every problem of the list of hooks, joined; each begins
 // with the key's name, such as "hooks[0].path". The section idempotency
@@ -25,7 +21,7 @@ func (c Config) Validate() error {
 	paths := make(map[string]int, len(c.Hooks))
 	for i, h := range c.Hooks {
 		at := func(err error) { errs = append(errs, fmt.Errorf("hooks[%d].%w", i, err)) }
-		for _, err := range h.problems() {
+		for _, err := range append(h.problems(), h.replayProblems(orDefault(h.TTL, c.Idempotency.TTL))...) {
 			at(err)
 		}
 		if first, taken := paths[h.Path]; taken {
@@ -46,11 +42,14 @@ func (h Hook) problems() []error {
 	check(h.actionProblems()...)
 	check(h.authProblems()...)
 	for _, t := range h.templates() {
-		if _, err := compile(t.text); err != nil {
+		if _, err := template.Compile(t.text); err != nil {
 			check(fmt.Errorf("%s: %w", t.key, err))
 		}
 	}
+	check(h.eventProblems()...)
 	check(h.keyProblems()...)
+	check(h.fingerprintProblems()...)
+	check(h.challengeProblems()...)
 	if h.OnDuplicate != message.Conflict && h.OnDuplicate != message.Wait {
 		check(fmt.Errorf("on_duplicate: %q is not one of %s, %s", h.OnDuplicate, message.Conflict, message.Wait))
 	}
@@ -70,18 +69,28 @@ func (h Hook) problems() []error {
 type hookTemplate struct {
 	key  string // in the configuration
 	text string
-	of   func(*route) *template // where the compiled form goes
+	of   func(*route) *template.Template // where the compiled form goes
 }
 
 func (h Hook) templates() []hookTemplate {
-	return []hookTemplate{
-		{"platform", h.Platform, func(rt *route) *template { return &rt.platform }},
-		{"account", h.Account, func(rt *route) *template { return &rt.account }},
-		{"channel", cmp.Or(h.Channel, h.Path), func(rt *route) *template { return &rt.channel }},
-		{"idempotency_key", h.IdempotencyKey, func(rt *route) *template { return &rt.id }},
-		{"session", h.Session, func(rt *route) *template { return &rt.session }},
-		{"message", h.Message, func(rt *route) *template { return &rt.message }},
+	all := []hookTemplate{
+		{"platform", h.Platform, func(rt *route) *template.Template { return &rt.platform }},
+		{"account", h.Account, func(rt *route) *template.Template { return &rt.account }},
+		{"channel", cmp.Or(h.Channel, h.Path), func(rt *route) *template.Template { return &rt.channel }},
+		{"idempotency_key", h.IdempotencyKey, func(rt *route) *template.Template { return &rt.id }},
+		{"event", h.Event, func(rt *route) *template.Template { return &rt.event }},
+		{"session", h.Session, func(rt *route) *template.Template { return &rt.session }},
+		{"message", h.Message, func(rt *route) *template.Template { return &rt.message }},
 	}
+	if h.Fingerprint != nil {
+		for i, text := range h.Fingerprint.Fields {
+			all = append(all, hookTemplate{
+				fmt.Sprintf("fingerprint.fields[%d]", i), text,
+				func(rt *route) *template.Template { return &rt.fields[i] },
+			})
+		}
+	}
+	return all
 }
 
 // checkPath wants segments that mean the same escaped and unescaped, and that
@@ -117,6 +126,7 @@ func (h Hook) actionProblems() []error {
 		useless("target", h.Target != "")
 		useless("headers", len(h.Headers) > 0)
 		useless("response_headers", len(h.ResponseHeaders) > 0)
+		useless("soft_failure", !h.SoftFailure)
 	case message.ActionForward:
 		useless("agent", h.Agent != "")
 		useless("message", h.Message != "")
@@ -128,84 +138,136 @@ func (h Hook) actionProblems() []error {
 	return errs
 }
 
-// checkTarget never quotes the target: it may hold a password.
-func checkTarget(target string) error {
-	if target == "" {
-		return errors.New("target: is required with action forward")
+func (h Hook) authProblems() []error {
+	var errs []error
+	if h.Auth != nil {
+		errs = h.Auth.problems()
 	}
-	u, err := url.Parse(target)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" {
-		return errors.New("target: is not an http or https URL with a host")
+	if h.Signature != nil {
+		for _, err := range joined(h.Signature.Validate()) {
+			errs = append(errs, fmt.Errorf("signature.%w", err))
+		}
 	}
-	if u.User != nil {
-		return errors.New("target: holds a user or password, which would be printed; send an Authorization header with headers instead")
+	return errs
+}
+
+// joined returns the errors that errors.Join has put together.
+func joined(err error) []error {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		return all.Unwrap()
+	}
+	if err != nil {
+		return []error{err}
 	}
 	return nil
 }
 
-// ownHeaders are set by the gateway or belong to one connection only.
-var ownHeaders = []string{
-	"Connection", "Content-Length", "Idempotency-Key", "Idempotency-Replayed", "Keep-Alive", "Proxy-Connection",
-	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "X-Idempotency-Status",
-}
-
-func (h Hook) headerProblems() []error {
-	var errs []error
-	checkName := func(key, name string) {
-		switch {
-		case !isToken(name):
-			errs = append(errs, fmt.Errorf("%s: %q is not the name of a header", key, name))
-		case slices.Contains(ownHeaders, http.CanonicalHeaderKey(name)):
-			errs = append(errs, fmt.Errorf("%s: %s is set by the gateway", key, name))
-		}
+func (h Hook) eventProblems() []error {
+	event, err := template.Compile(h.Event)
+	switch {
+	case h.Event == "" && len(h.Events) > 0:
+		return []error{errors.New("events: does nothing without event, the template that is looked up in it")}
+	case h.Event != "" && len(h.Events) == 0:
+		return []error{errors.New("event: does nothing without events, the list of those that run")}
+	case h.Event != "" && err == nil && event.IsConstant():
+		return []error{fmt.Errorf("event: %q has no {{ }} part, so that every message would be the same event", h.Event)}
 	}
-	seen := make(map[string]string, len(h.Headers))
-	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		checkName("headers", name)
-		if other, twice := seen[http.CanonicalHeaderKey(name)]; twice {
-			errs = append(errs, fmt.Errorf("headers: %s and %s are the same header", other, name))
-		}
-		seen[http.CanonicalHeaderKey(name)] = name
-		if strings.ContainsFunc(h.Headers[name].Reveal(), func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-			errs = append(errs, fmt.Errorf("headers: the value of %s holds a line break or another control character", name))
-		}
-	}
-	for _, name := range h.ResponseHeaders {
-		checkName("response_headers", name)
-	}
-	return errs
-}
-
-func (h Hook) authProblems() []error {
-	var errs []error
-	if h.Auth != nil && h.Auth.IsEmpty() {
-		errs = append(errs, errors.New("auth: is empty; leave the key out to require the gateway's token"))
-	}
-	if h.Signature == nil {
-		return errs
-	}
-	if h.Signature.Scheme != SchemeGitHub {
-		errs = append(errs, fmt.Errorf("signature.scheme: %q is not one of %s", h.Signature.Scheme, SchemeGitHub))
-	}
-	if len(h.Signature.Secrets) == 0 {
-		errs = append(errs, errors.New("signature.secrets: must name at least one secret"))
-	}
-	for i, s := range h.Signature.Secrets {
-		if n := len(s.Reveal()); n < minSecret {
-			errs = append(errs, fmt.Errorf("signature.secrets[%d]: has %d bytes; use at least %d", i, n, minSecret))
-		}
-	}
-	return errs
+	return nil
 }
 
 // keyProblems finds keys that would identify nothing, or everything alike.
 func (h Hook) keyProblems() []error {
 	var errs []error
-	if id, err := compile(h.IdempotencyKey); err == nil && h.IdempotencyKey != "" && id.isConstant() {
+	if id, err := template.Compile(h.IdempotencyKey); err == nil && h.IdempotencyKey != "" && id.IsConstant() {
 		errs = append(errs, fmt.Errorf("idempotency_key: %q has no {{ }} part, so that every message would be a duplicate of the first", h.IdempotencyKey))
 	}
 	if h.TTL != nil && h.IdempotencyKey == "" && !h.AcceptIdempotencyKey {
-		errs = append(errs, fmt.Errorf("ttl: does nothing without idempotency_key or accept_idempotency_key; content alone is known for %s", contentWindow))
+		errs = append(errs, errors.New("ttl: does nothing without idempotency_key or accept_idempotency_key; how long content alone is known is fingerprint.window"))
+	}
+	if h.CallerKey && h.IdempotencyKey == "" {
+		errs = append(errs, errors.New("caller_key: does nothing without idempotency_key"))
+	}
+	return errs
+}
+
+func (h Hook) fingerprintProblems() []error {
+	f := h.Fingerprint
+	if f == nil {
+		return nil
+	}
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if h.IdempotencyKey != "" {
+		bad("fingerprint: does nothing beside idempotency_key; a message without that key runs without deduplication")
+	}
+	switch {
+	case f.Mode != "" && f.Mode != FingerprintOff:
+		bad("fingerprint: %q is neither %s nor a section with fields and window", f.Mode, FingerprintOff)
+	case f.Mode == FingerprintOff && h.RequireKey && !h.AcceptIdempotencyKey && h.IdempotencyKey == "":
+		bad("fingerprint: off leaves no message a key, and require_key refuses those; set idempotency_key or accept_idempotency_key")
+	}
+	if f.Window != nil {
+		if err := idempotency.CheckDuration("fingerprint.window", *f.Window); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for i, text := range f.Fields {
+		if t, err := template.Compile(text); err == nil && t.IsConstant() {
+			bad("fingerprint.fields[%d]: %q has no {{ }} part, so that it tells no two messages apart", i, text)
+		}
+	}
+	return errs
+}
+
+// replayProblems compares how long a signed request passes with how long its
+// message is known. A copy that passes when its record is gone would run again.
+func (h Hook) replayProblems(ttl time.Duration) []error {
+	passes := h.passes()
+	if passes == 0 {
+		return nil
+	}
+	var errs []error
+	tooLong := func(known time.Duration, key string) {
+		if passes >= known {
+			errs = append(errs, fmt.Errorf("signature.max_age: with max_future, a request passes for %s, and its message is known for %s (%s): a copy of it would run again after that; shorten max_age or lengthen %s",
+				passes, known, key, key))
+		}
+	}
+	if h.IdempotencyKey != "" || h.AcceptIdempotencyKey {
+		tooLong(ttl, "ttl")
+	}
+	if f := h.Fingerprint; h.IdempotencyKey == "" && f != nil && f.Window != nil {
+		tooLong(*f.Window, "fingerprint.window")
+	}
+	return errs
+}
+
+// passes returns how long one signed request is accepted at most, from the
+// first moment to the last; 0 if no time is signed.
+func (h Hook) passes() time.Duration {
+	if h.Signature == nil {
+		return 0
+	}
+	maxAge, maxFuture := h.Signature.Window()
+	return maxAge + maxFuture
+}
+
+func (h Hook) challengeProblems() []error {
+	c := h.Challenge
+	if c == nil {
+		return nil
+	}
+	var errs []error
+	if c.Param == "" {
+		errs = append(errs, errors.New("challenge.param: must name the query parameter to echo"))
+	}
+	switch {
+	case c.VerifyParam == "" && !c.VerifyToken.IsEmpty():
+		errs = append(errs, errors.New("challenge.verify_param: must name the query parameter that holds the token"))
+	case c.VerifyParam != "" && c.VerifyToken.IsEmpty():
+		errs = append(errs, errors.New("challenge.verify_token: must not be empty; it is what verify_param is compared with"))
+	case c.VerifyParam != "" && c.VerifyParam == c.Param:
+		errs = append(errs, errors.New("challenge.verify_param: is the parameter to echo; the token would be echoed"))
 	}
 	return errs
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/hooks"
+	"github.com/oncegate/oncegate/hooks/signature"
 	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
 )
@@ -28,7 +29,6 @@ func validForward() hooks.Hook {
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	duration := func(d time.Duration) *time.Duration { return &d }
-	text := func(s string) *secret.String { v := secret.New(s); return &v }
 	agent := func(change func(*hooks.Hook)) hooks.Hook { h := validHook(); change(&h); return h }
 	forward := func(change func(*hooks.Hook)) hooks.Hook { h := validForward(); change(&h); return h }
 	for _, test := range []struct {
@@ -77,10 +77,10 @@ func TestValidate(t *testing.T) {
 				"hooks[0].response_headers: \"\" is not the name of a header\n" +
 				"hooks[0].response_headers: connection is set by the gateway",
 		},
-		{"an empty token", agent(func(h *hooks.Hook) { h.Auth = text("") }), `hooks[0].auth: is empty; leave the key out to require the gateway's token`},
+		{"an empty token", agent(func(h *hooks.Hook) { h.Auth = &hooks.Tokens{} }), `hooks[0].auth: is empty; leave the key out to require the gateway's token`},
 		{
-			"a signature of nothing", agent(func(h *hooks.Hook) { h.Signature = &hooks.Signature{Scheme: "slack"} }),
-			"hooks[0].signature.scheme: \"slack\" is not one of github\nhooks[0].signature.secrets: must name at least one secret",
+			"a signature of nothing", agent(func(h *hooks.Hook) { h.Signature = &signature.Config{Scheme: "slack"} }),
+			"hooks[0].signature.secrets: must name at least one secret",
 		},
 		{
 			"secrets that can be guessed", agent(func(h *hooks.Hook) { h.Signature = github("12345678", "", "1234567") }),
@@ -105,7 +105,68 @@ func TestValidate(t *testing.T) {
 		},
 		{
 			"a window for no key", agent(func(h *hooks.Hook) { h.TTL = duration(time.Hour) }),
-			`hooks[0].ttl: does nothing without idempotency_key or accept_idempotency_key; content alone is known for 5m0s`,
+			`hooks[0].ttl: does nothing without idempotency_key or accept_idempotency_key; how long content alone is known is fingerprint.window`,
+		},
+		{"named tokens", agent(func(h *hooks.Hook) {
+			h.Auth = &hooks.Tokens{Named: map[string]secret.String{"a-1_B.c": secret.New("x"), "b": secret.New("y")}}
+		}), ""},
+		{
+			"tokens that tell nobody apart", agent(func(h *hooks.Hook) {
+				h.Auth = &hooks.Tokens{Named: map[string]secret.String{"a": secret.New("same"), "b": secret.New("same"), "c": {}, "d:e": secret.New("x")}}
+			}),
+			"hooks[0].auth.b: is the token of a too, so that nobody could tell who sent a request\n" +
+				"hooks[0].auth.c: is empty; a secret that is set must not be\n" +
+				`hooks[0].auth.d:e: a name, which becomes a part of keys, may hold only letters, digits, ".", "_" and "-"`,
+		},
+		{
+			"no named token", agent(func(h *hooks.Hook) { h.Auth = &hooks.Tokens{Named: map[string]secret.String{}} }),
+			"hooks[0].auth: names no token; leave the key out to require the gateway's",
+		},
+		{"events", agent(func(h *hooks.Hook) { h.Event, h.Events = "{{ payload.type }}", []string{"a"} }), ""},
+		{"events of nothing", agent(func(h *hooks.Hook) { h.Events = []string{"a"} }), "hooks[0].events: does nothing without event, the template that is looked up in it"},
+		{"an event for nothing", agent(func(h *hooks.Hook) { h.Event = "{{ payload.type }}" }), "hooks[0].event: does nothing without events, the list of those that run"},
+		{
+			"an event that is always the same", agent(func(h *hooks.Hook) { h.Event, h.Events = "a", []string{"a"} }),
+			`hooks[0].event: "a" has no {{ }} part, so that every message would be the same event`,
+		},
+		{"a caller's key that is none", agent(func(h *hooks.Hook) { h.CallerKey = true }), "hooks[0].caller_key: does nothing without idempotency_key"},
+		{"a soft failure of an agent", agent(func(h *hooks.Hook) { h.SoftFailure = false }), "hooks[0].soft_failure: does nothing with action agent"},
+		{
+			"a fingerprint beside a key", agent(func(h *hooks.Hook) {
+				h.IdempotencyKey, h.Fingerprint = "{{ payload.id }}", &hooks.Fingerprint{Mode: "off"}
+			}),
+			"hooks[0].fingerprint: does nothing beside idempotency_key; a message without that key runs without deduplication",
+		},
+		{
+			"a fingerprint in another mode", agent(func(h *hooks.Hook) { h.Fingerprint = &hooks.Fingerprint{Mode: "on"} }),
+			`hooks[0].fingerprint: "on" is neither off nor a section with fields and window`,
+		},
+		{
+			"a key that nothing can be", agent(func(h *hooks.Hook) { h.RequireKey, h.Fingerprint = true, &hooks.Fingerprint{Mode: "off"} }),
+			"hooks[0].fingerprint: off leaves no message a key, and require_key refuses those; set idempotency_key or accept_idempotency_key",
+		},
+		{
+			"a fingerprint of nothing, for no time", agent(func(h *hooks.Hook) {
+				h.Fingerprint = &hooks.Fingerprint{Fields: []string{"text", "{{ x }}"}, Window: duration(0)}
+			}),
+			"hooks[0].fingerprint.fields[1]: at character 1: \"{{ x }}\" begins with none of payload, header, query\n" +
+				"hooks[0].fingerprint.window: 0s is shorter than 1s; leave the key out for the default\n" +
+				`hooks[0].fingerprint.fields[0]: "text" has no {{ }} part, so that it tells no two messages apart`,
+		},
+		{"a challenge", agent(func(h *hooks.Hook) { h.Challenge = &hooks.Challenge{Param: "challenge"} }), ""},
+		{
+			"a challenge of nothing", agent(func(h *hooks.Hook) { h.Challenge = &hooks.Challenge{VerifyParam: "t"} }),
+			"hooks[0].challenge.param: must name the query parameter to echo\nhooks[0].challenge.verify_token: must not be empty; it is what verify_param is compared with",
+		},
+		{
+			"a challenge with a token from nowhere", agent(func(h *hooks.Hook) { h.Challenge = &hooks.Challenge{Param: "c", VerifyToken: secret.New("vt")} }),
+			"hooks[0].challenge.verify_param: must name the query parameter that holds the token",
+		},
+		{
+			"a challenge that echoes its token", agent(func(h *hooks.Hook) {
+				h.Challenge = &hooks.Challenge{Param: "t", VerifyParam: "t", VerifyToken: secret.New("vt")}
+			}),
+			"hooks[0].challenge.verify_param: is the parameter to echo; the token would be echoed",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -140,5 +201,50 @@ func TestNewRefusesAnUnknownAgent(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), `hooks[0].agent: there is no agent "nobody"`) {
 		t.Errorf("New() = %v, want an error that names the agent", err)
+	}
+}
+
+func TestB99_AFreshnessWindowIsShorterThanTheRecordWindow(t *testing.T) {
+	t.Parallel()
+	hours := func(n time.Duration) *time.Duration { n *= time.Hour; return &n }
+	for _, test := range []struct {
+		name   string
+		change func(*hooks.Hook)
+		want   string
+	}{
+		{"5 minutes of 24 hours", func(*hooks.Hook) {}, ""},
+		{
+			"48 hours of 24", func(h *hooks.Hook) { h.Signature.MaxAge = hours(48) },
+			"hooks[0].signature.max_age: with max_future, a request passes for 48h1m0s, and its message is known for 24h0m0s (ttl): a copy of it would run again after that; shorten max_age or lengthen ttl",
+		},
+		{"48 hours of the hook's own 72", func(h *hooks.Hook) { h.Signature.MaxAge, h.TTL = hours(48), hours(72) }, ""},
+		{
+			"exactly as long", func(h *hooks.Hook) { h.Signature.MaxAge, h.Signature.MaxFuture = hours(12), hours(12) },
+			"hooks[0].signature.max_age: with max_future, a request passes for 24h0m0s, and its message is known for 24h0m0s (ttl): a copy of it would run again after that; shorten max_age or lengthen ttl",
+		},
+		{"content is known as long as it takes", func(h *hooks.Hook) { h.IdempotencyKey, h.Signature.MaxAge = "", hours(48) }, ""},
+		{
+			"content is known for less", func(h *hooks.Hook) {
+				h.IdempotencyKey, h.Signature.MaxAge, h.Fingerprint = "", hours(2), &hooks.Fingerprint{Window: hours(1)}
+			},
+			"hooks[0].signature.max_age: with max_future, a request passes for 2h1m0s, and its message is known for 1h0m0s (fingerprint.window): a copy of it would run again after that; shorten max_age or lengthen fingerprint.window",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			h := validHook()
+			h.IdempotencyKey = "{{ payload.id }}"
+			h.Signature = &signature.Config{Scheme: signature.Stripe, Secrets: secrets("12345678")}
+			test.change(&h)
+			cfg := hooks.DefaultConfig()
+			cfg.Hooks = []hooks.Hook{h}
+			got := ""
+			if err := cfg.Validate(); err != nil {
+				got = err.Error()
+			}
+			if got != test.want {
+				t.Errorf("Validate() =\n%s\nwant\n%s", got, test.want)
+			}
+		})
 	}
 }

@@ -3,12 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 
 	"fmt"
-	"io"
 
 	"maps"
 	"net"
@@ -33,8 +29,8 @@ import (
 // inRedis leaves a busy test machine the time for a claim.
 const inRedis = "store_backend: redis, claim_timeout: 5s"
 
-// effects has a test for every key that the loader accepts: what a user would
-// see of it. [] stands for a list's element and {} for a map's.
+// effects and hookEffects have a test for every key that the loader accepts:
+// what a user would see of it. [] stands for a list's element and {} for a map's.
 var effects = map[string]func(*testing.T){
 	"gateway.host": func(t *testing.T) {
 		l, err := gateway.Listen(t.Context(), gateway.Config{Host: "127.0.0.2"})
@@ -67,6 +63,38 @@ var effects = map[string]func(*testing.T){
 		r := assembled(t, "gateway: {auth_token: operator-token}\n"+echoHook())
 		want(t, r.post("a", `{}`), 401, "unauthorized")
 		want(t, r.post("a", `{"text":"hi"}`, header("Authorization", "Bearer operator-token")), 200, "hi")
+	},
+	"gateway.public_url": func(t *testing.T) {
+		r := assembled(t, "gateway: {public_url: 'https://bot.example/api/'}\n"+echoHook("auth: hook-token"))
+		for _, path := range []string{"/hooks/a", "/api/hooks/a"} {
+			req := httptest.NewRequest(http.MethodPost, path, strings.NewReader(`{"text":"hi"}`))
+			req.Header.Set("Authorization", "Bearer hook-token")
+			w := httptest.NewRecorder()
+			r.handler.ServeHTTP(w, req)
+			want(t, w, 200, "hi")
+		}
+		want(t, r.get("/metrics"), 401, "unauthorized") // others can reach it
+	},
+	"gateway.trusted_proxies": func(t *testing.T) {
+		r := assembled(t, "gateway: {trusted_proxies: [192.0.2.0/24, 10.0.0.1], auth_failures: {limit: 1}}\n"+echoHook("auth: hook-token"))
+		for client, status := range map[string]int{"198.51.100.1": 401, "198.51.100.2": 401} { // the peer of a test is 192.0.2.1
+			want(t, r.post("a", `{}`, header("X-Forwarded-For", "1.1.1.1, "+client+", 10.0.0.1")), status, "")
+		}
+		want(t, r.post("a", `{}`, header("X-Forwarded-For", "2.2.2.2, 198.51.100.1")), 429, "too many requests")
+	},
+	"gateway.auth_failures.limit": func(t *testing.T) {
+		r := assembled(t, "gateway: {auth_failures: {limit: 2}}\n"+echoHook("auth: hook-token"))
+		for _, status := range []int{401, 401, 429} {
+			want(t, r.post("a", `{}`), status, "")
+		}
+		want(t, r.post("a", `{"text":"hi"}`, header("Authorization", "Bearer hook-token")), 200, "hi")
+	},
+	"gateway.auth_failures.window": func(t *testing.T) {
+		r := assembled(t, "gateway: {auth_failures: {limit: 1, window: 1s}}\n"+echoHook("auth: hook-token"))
+		want(t, r.post("a", `{}`), 401, "")
+		want(t, r.post("a", `{}`), 429, "")
+		time.Sleep(1100 * time.Millisecond) // the gateway's clock is the real one
+		want(t, r.post("a", `{}`), 401, "")
 	},
 	"gateway.state_dir": func(t *testing.T) {
 		r := assembled(t, "gateway: {state_dir: STATE/elsewhere}\n")
@@ -206,75 +234,6 @@ var effects = map[string]func(*testing.T){
 		want(t, r.post("a", `{"text":"hello"}`), 200, `"reply":"hello"`)
 		want(t, r.post("a", `{"text":"hello"}`), 200, `"reply":null,"delivered":null,"reply_omitted":true`)
 	},
-
-	"hooks.hooks[].path": func(t *testing.T) {
-		r := assembled(t, echoHook())
-		want(t, r.post("a", `{"text":"hi"}`), 200, "hi")
-		want(t, r.post("b", `{"text":"hi"}`), 404, "not found")
-	},
-	"hooks.hooks[].agent": func(t *testing.T) {
-		r := assembled(t, "agents: {one: {}, two: {}}\nhooks: {hooks: [{path: a, agent: two}]}\n")
-		want(t, r.post("a", `{"text":"hi"}`), 200, `"agent":"two"`)
-	},
-	"hooks.hooks[].action": func(t *testing.T) {
-		url := target(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
-		want(t, assembled(t, echoHook("action: forward", "target: "+url)).post("a", `{}`), http.StatusTeapot, "")
-	},
-	"hooks.hooks[].auth": func(t *testing.T) {
-		r := assembled(t, echoHook("auth: hook-token"))
-		want(t, r.post("a", `{}`), 401, "unauthorized")
-		want(t, r.post("a", `{}`, header("Authorization", "Bearer hook-token")), 200, "")
-	},
-	"hooks.hooks[].signature.scheme":  signatureEffect,
-	"hooks.hooks[].signature.secrets": signatureEffect,
-	"hooks.hooks[].platform":          partEffect("platform"),
-	"hooks.hooks[].account":           partEffect("account"),
-	"hooks.hooks[].channel":           partEffect("channel"),
-	"hooks.hooks[].idempotency_key": func(t *testing.T) {
-		r := assembled(t, echoHook("idempotency_key: '{{ payload.id }}'"))
-		for i, state := range []string{"new", "processed"} {
-			if got := idempotencyStatus(r.post("a", fmt.Sprintf(`{"id":"1","text":"%d"}`, i))); got != state {
-				t.Errorf("delivery %d is %s, want %s", i, got, state)
-			}
-		}
-	},
-	"hooks.hooks[].accept_idempotency_key": func(t *testing.T) {
-		r := assembled(t, echoHook("accept_idempotency_key: true"))
-		want(t, r.post("a", `{"text":"a"}`, header("Idempotency-Key", "k")), 200, `"a"`)
-		want(t, r.post("a", `{"text":"b"}`, header("Idempotency-Key", "k")), 422, "different request")
-	},
-	"hooks.hooks[].require_key": func(t *testing.T) {
-		r := assembled(t, echoHook("idempotency_key: '{{ payload.id }}'", "require_key: true"))
-		want(t, r.post("a", `{}`), 400, "no idempotency key")
-	},
-	"hooks.hooks[].session": func(t *testing.T) {
-		want(t, assembled(t, echoHook("session: 's:{{ payload.user }}'")).post("a", `{"user":"ann"}`), 200, `"session":"s:ann"`)
-	},
-	"hooks.hooks[].message": func(t *testing.T) {
-		want(t, assembled(t, echoHook("message: 'from {{ payload.user }}'")).post("a", `{"user":"ann"}`), 200, `"reply":"from ann"`)
-	},
-	"hooks.hooks[].on_duplicate": waitEffect(200, "wait_timeout: 1m"),
-	"hooks.hooks[].wait_timeout": waitEffect(409, "wait_timeout: 20ms"),
-	"hooks.hooks[].lease":        leaseEffect(echoHook("action: forward", "target: %s", "idempotency_key: '{{ payload.id }}'", "lease: 77s"), 77*time.Second),
-	"hooks.hooks[].ttl":          windowEffect(echoHook("idempotency_key: '{{ payload.id }}'", "ttl: 1s")),
-	"hooks.hooks[].target": func(t *testing.T) {
-		url := target(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
-		want(t, assembled(t, echoHook("action: forward", "target: "+url+"/in")).post("a", `{}`), 200, "/in")
-	},
-	"hooks.hooks[].headers{}": func(t *testing.T) {
-		url := target(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Header.Get("X-Api-Key")) })
-		want(t, assembled(t, echoHook("action: forward", "target: "+url, "headers: {X-Api-Key: api-key}")).post("a", `{}`), 200, "api-key")
-	},
-	"hooks.hooks[].response_headers": func(t *testing.T) {
-		url := target(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("X-Kept", "yes")
-			w.Header().Set("X-Other", "no")
-		})
-		w := assembled(t, echoHook("action: forward", "target: "+url, "response_headers: [X-Kept]")).post("a", `{}`)
-		if w.Header().Get("X-Kept") != "yes" || w.Header().Get("X-Other") != "" {
-			t.Errorf("headers %v, want X-Kept and not X-Other", w.Header())
-		}
-	},
 	"agents{}.kind": func(t *testing.T) {
 		want(t, assembled(t, "agents: {one: {kind: echo}}\nhooks: {hooks: [{path: a}]}\n").post("a", `{"text":"hi"}`), 200, `"reply":"hi"`)
 	},
@@ -309,48 +268,6 @@ func reachesRedisOverTLS(t *testing.T) {
 		fields(s.Addr()), s.CAFile))
 	if owners := r.health.Owners(); len(owners) != 1 || owners[0].Class != "tls" {
 		t.Errorf("a certificate for another name: %+v, want class tls", owners)
-	}
-}
-
-func signatureEffect(t *testing.T) {
-	r := assembled(t, echoHook("signature: {scheme: github, secrets: [old-secret, new-secret]}"))
-	const body = `{"text":"hi"}`
-	want(t, r.post("a", body), 401, "unauthorized")
-	for _, key := range []string{"old-secret", "new-secret"} {
-		mac := hmac.New(sha256.New, []byte(key))
-		mac.Write([]byte(body))
-		want(t, r.post("a", body, header("X-Hub-Signature-256", "sha256="+hex.EncodeToString(mac.Sum(nil)))), 200, "hi")
-	}
-}
-
-// partEffect checks that a key part keeps two messages with one id apart.
-func partEffect(part string) func(*testing.T) {
-	return func(t *testing.T) {
-		r := assembled(t, echoHook("idempotency_key: '{{ payload.id }}'", part+": '{{ payload.part }}'"))
-		for _, body := range []string{`{"id":"1","part":"x"}`, `{"id":"1","part":"y"}`} {
-			if got := idempotencyStatus(r.post("a", body)); got != "new" {
-				t.Errorf("%s is %s, want new", body, got)
-			}
-		}
-	}
-}
-
-// waitEffect delivers a message twice, the second time while the first runs.
-func waitEffect(status int, keys ...string) func(*testing.T) {
-	return func(t *testing.T) {
-		url, arrived, release := blocking(t)
-		r := assembled(t, echoHook(append(keys, "on_duplicate: wait", "action: forward", "target: "+url)...))
-		first := make(chan *httptest.ResponseRecorder)
-		go func() { first <- r.post("a", `{"id":1}`) }()
-		<-arrived
-		if status == 200 {
-			time.AfterFunc(50*time.Millisecond, release)
-		}
-		want(t, r.post("a", `{"id":1}`), status, "")
-		if status != 200 {
-			release()
-		}
-		want(t, <-first, 200, "")
 	}
 }
 
@@ -392,12 +309,14 @@ func windowEffect(text string) func(*testing.T) {
 // above, and for a test of a key that the loader does not know.
 func TestEveryKeyHasItsEffect(t *testing.T) {
 	t.Parallel()
+	all := maps.Clone(effects)
+	maps.Copy(all, hookEffects)
 	accepted := keys(reflect.TypeFor[config.Config](), "")
 	slices.Sort(accepted)
-	if tested := slices.Sorted(maps.Keys(effects)); !slices.Equal(accepted, tested) {
+	if tested := slices.Sorted(maps.Keys(all)); !slices.Equal(accepted, tested) {
 		t.Errorf("the loader accepts\n%s\nthere are tests for\n%s", strings.Join(accepted, "\n"), strings.Join(tested, "\n"))
 	}
-	for key, test := range effects {
+	for key, test := range all {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
 			test(t)
@@ -417,6 +336,12 @@ func keys(typ reflect.Type, path string) []string {
 	case typ.Kind() == reflect.Struct:
 		var all []string
 		for i := range typ.NumField() {
+			switch typ.Field(i).Tag.Get("config") { // forms of the section that are no keys in it
+			case "scalar":
+				all = append(all, path)
+			case "entries":
+				all = append(all, path+"{}")
+			}
 			if name, _, _ := strings.Cut(typ.Field(i).Tag.Get("yaml"), ","); name != "" {
 				all = append(all, keys(typ.Field(i).Type, strings.TrimPrefix(path+"."+name, "."))...)
 			}

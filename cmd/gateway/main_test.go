@@ -4,20 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-
-	"github.com/oncegate/oncegate/gateway"
-	"github.com/oncegate/oncegate/hooks"
-	"github.com/oncegate/oncegate/internal/redistest"
 )
 
 // result is what one command line printed.
@@ -161,83 +153,5 @@ func TestCompletion(t *testing.T) {
 	}
 	if got := runIn(t, "", nil, "__complete", "hooks", "send", ""); !strings.HasPrefix(got.out, "echo\n") {
 		t.Errorf("completing a hook: %q, want the default's echo", got.out)
-	}
-}
-
-// TestDocumentedMetricsExist compares docs/operations.md with what a process
-// registers, in both directions.
-func TestDocumentedMetricsExist(t *testing.T) {
-	t.Parallel()
-	registry := prometheus.NewRegistry()
-	gateway.NewMetrics(registry)
-	h, err := hooks.New(hooks.Config{}, hooks.Deps{Log: slog.New(slog.DiscardHandler), Metrics: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var exist []string
-	for _, f := range families {
-		exist = append(exist, f.GetName())
-	}
-	doc, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(doc), "\n## Metrics\n")
-	table, _, _ = strings.Cut(table, "\n## ")
-	documented := regexp.MustCompile("`(gateway_[a-z_]+)").FindAllStringSubmatch(table, -1)
-	var names []string
-	for _, m := range documented {
-		names = append(names, m[1])
-	}
-	slices.Sort(names)
-	if !slices.Equal(names, exist) {
-		t.Errorf("docs/operations.md names\n%s\nthe process registers\n%s", strings.Join(names, "\n"), strings.Join(exist, "\n"))
-	}
-}
-
-// TestDocumentedCommandsExist runs --help of every command line in the
-// documents.
-func TestDocumentedCommandsExist(t *testing.T) {
-	t.Parallel()
-	line := regexp.MustCompile("`gateway ([a-z]+(?: [a-z]+)?)")
-	found := 0
-	for _, doc := range []string{"README.md", "CHANGELOG.md", "docs/hooks.md", "docs/operations.md"} {
-		text, err := os.ReadFile(filepath.Join("../..", doc))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range line.FindAllStringSubmatch(string(text), -1) {
-			found++
-			if got := runIn(t, "", nil, append(strings.Fields(m[1]), "--help")...); got.code != exitOK {
-				t.Errorf("%s names %q: %s", doc, m[0], got.err)
-			}
-		}
-	}
-	if found < 8 {
-		t.Errorf("found %d command lines in the documents; the pattern is wrong", found)
-	}
-}
-
-// TestDocumentedRedisRightsSuffice gives a user what docs/operations.md says it
-// needs, and nothing else.
-func TestDocumentedRedisRightsSuffice(t *testing.T) {
-	t.Parallel()
-	doc, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`(?m)^ACL SETUSER (gateway .*)$`).FindSubmatch(doc)
-	if m == nil {
-		t.Fatal("docs/operations.md names no rights")
-	}
-	s := redistest.Start(t, append([]string{"--user"}, strings.Fields(string(m[1]))...)...)
-	file := writeFile(t, "gateway: {push: {redis: {host: "+s.Addr()+", username: gateway, password: password}}}\nhooks: {idempotency: {"+inRedis+"}}\n")
-	if got := runIn(t, "", nil, "doctor", "-c", file, "--prove", "16"); got.code != exitOK || strings.Contains(got.out, "warn ") {
-		t.Errorf("doctor with the documented rights: %+v", got)
 	}
 }

@@ -31,7 +31,13 @@ func mustParse(t testing.TB, text string) config.Config {
 // It returns once the stores have been opened.
 func running(t testing.TB, cfg config.Config, serve func(context.Context, *process) error) (p *process, stop func() error) {
 	t.Helper()
-	p, err := assemble(cfg, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	return runningOn(t, cfg, slog.New(slog.NewTextHandler(t.Output(), nil)), serve)
+}
+
+// runningOn is running with a log of the caller's.
+func runningOn(t testing.TB, cfg config.Config, log *slog.Logger, serve func(context.Context, *process) error) (p *process, stop func() error) {
+	t.Helper()
+	p, err := assemble(cfg, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/hooks"
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/client"
 	"github.com/oncegate/oncegate/turnlock"
 )
 
@@ -93,23 +94,33 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 		Metrics:            metrics,
 		Log:                log,
 	})
+	clients := client.New(client.Config{
+		TrustedProxies: cfg.Gateway.TrustedProxies,
+		Limit:          cfg.Gateway.AuthFailures.Limit,
+		Window:         cfg.Gateway.AuthFailures.Window,
+	}, time.Now)
 	var err error
 	p.hooks, err = hooks.New(cfg.Hooks, hooks.Deps{
-		Pipeline: p.pipeline,
-		Agents:   agents(cfg.Agents),
-		Token:    cfg.Gateway.AuthToken,
-		Loopback: cfg.Gateway.Loopback(),
-		MaxBody:  int64(cfg.Gateway.MaxBodyBytes),
-		Log:      log,
-		Metrics:  registry,
+		Pipeline:  p.pipeline,
+		Agents:    agents(cfg.Agents),
+		Clients:   clients,
+		Token:     cfg.Gateway.AuthToken,
+		Private:   cfg.Gateway.Private(),
+		PublicURL: cfg.Gateway.SenderURL,
+		MaxBody:   int64(cfg.Gateway.MaxBodyBytes),
+		Now:       time.Now,
+		Log:       log,
+		Metrics:   registry,
 	})
 	if err != nil {
 		return nil, err
 	}
 	p.server = gateway.NewServer(gateway.ServerConfig{
 		Gateway:  cfg.Gateway,
+		Clients:  clients,
 		Hooks:    p.hooks,
 		Pipeline: p.pipeline,
+		Store:    p.store,
 		Health:   p.health,
 		Metrics:  registry,
 		Backends: func() map[string]string {

@@ -18,6 +18,7 @@ import (
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/idempotency/redisstore"
 	"github.com/oncegate/oncegate/idempotency/sqlitestore"
+	"github.com/oncegate/oncegate/internal/redact"
 	"github.com/oncegate/oncegate/internal/redisclient"
 	"github.com/oncegate/oncegate/internal/redisconf"
 	"github.com/oncegate/oncegate/internal/sqlitedb"
@@ -98,7 +99,7 @@ var versionLine = regexp.MustCompile(`(?m)^redis_version:(\S+)`)
 func (s *redisServer) Version(ctx context.Context) (string, error) {
 	info, err := s.client.Info(ctx, "server").Result()
 	if err != nil && redisclient.Classify(err) != redisclient.Permission {
-		return "", err
+		return "", redact.Error(err)
 	}
 	if m := versionLine.FindStringSubmatch(info); m != nil {
 		return m[1], nil
