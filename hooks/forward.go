@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/oncegate/oncegate/hooks/payload"
 	"github.com/oncegate/oncegate/internal/redact"
 	"github.com/oncegate/oncegate/internal/secret"
@@ -183,7 +185,7 @@ func (h Hook) headerProblems() []error {
 	var errs []error
 	checkName := func(key, name string) {
 		switch {
-		case !isToken(name):
+		case !httpguts.ValidHeaderFieldName(name):
 			errs = append(errs, fmt.Errorf("%s: %q is not the name of a header", key, name))
 		case slices.Contains(ownHeaders, http.CanonicalHeaderKey(name)):
 			errs = append(errs, fmt.Errorf("%s: %s is set by the gateway", key, name))

@@ -272,13 +272,6 @@ func (h Hook) challengeProblems() []error {
 	return errs
 }
 
-// isToken reports whether name can be the name of a header.
-func isToken(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		return !isAlphanumeric(r) && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-	})
-}
-
 func isAlphanumeric(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
 }

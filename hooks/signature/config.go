@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/oncegate/oncegate/internal/secret"
 )
 
@@ -102,7 +104,7 @@ func (c Config) Validate() error {
 	for _, key := range c.useless() {
 		bad("%s: does nothing with scheme %s", key, c.Scheme)
 	}
-	if c.isPlain() && !isToken(c.Header) {
+	if c.isPlain() && !httpguts.ValidHeaderFieldName(c.Header) {
 		bad("header: %q is not the name of a header; scheme %s needs the one that carries the signature", c.Header, c.Scheme)
 	}
 	if strings.ContainsFunc(c.Prefix, unicode.IsControl) || strings.Contains(c.Prefix, ",") {
@@ -195,12 +197,4 @@ func (c Config) algorithm() string {
 		return sha256Name
 	}
 	return c.Algo
-}
-
-// isToken reports whether name can be the name of a header.
-func isToken(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
-		return !alphanumeric && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-	})
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // part is a literal, or a reference where source is set.
@@ -139,7 +141,7 @@ func parameter(from source, text string) (name, rest string, err error) {
 		return "", "", fmt.Errorf("names no %s; write %s.name", from, from)
 	}
 	if from == fromHeader {
-		if !isToken(name) {
+		if !httpguts.ValidHeaderFieldName(name) {
 			return "", "", errors.New("is not the name of a header")
 		}
 		name = textproto.CanonicalMIMEHeaderKey(name)
@@ -171,12 +173,4 @@ func stringEnd(text string) int {
 		}
 	}
 	return -1
-}
-
-// isToken reports whether name can be the name of a header.
-func isToken(name string) bool {
-	return !strings.ContainsFunc(name, func(r rune) bool {
-		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
-		return !alphanumeric && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-	})
 }
