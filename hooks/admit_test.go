@@ -6,15 +6,22 @@ import (
 	"compress/zlib"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/gateway"
 	"github.com/oncegate/oncegate/hooks"
 	"github.com/oncegate/oncegate/hooks/signature"
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/idempotency/idempotencytest"
 	"github.com/oncegate/oncegate/internal/secret"
+	"github.com/oncegate/oncegate/turnlock"
 )
 
 func zipped(t testing.TB, text string) string {
@@ -139,28 +146,50 @@ func TestB101_FutureAndPastHaveWindowsOfTheirOwn(t *testing.T) {
 
 func TestB98_ALateRetryPassesAWindowAsLongAsItsSendersRetries(t *testing.T) {
 	t.Parallel()
-	var now time.Time
-	signed := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for _, test := range []struct {
-		maxAge time.Duration
+	clock := idempotencytest.NewClock()
+	signed := clock.Now()
+	store := &idempotencytest.Faulty{Store: idempotency.NewMemory(clock.Now)}
+	maxAge := 10 * time.Minute
+	f, post := slack(t, clock.Now, func(h *hooks.Hook) { h.Signature.MaxAge = &maxAge })
+	p := gateway.NewPipeline(gateway.PipelineConfig{
+		Store: store, Locks: turnlock.NewLocal(time.Now, time.Minute), Replica: "r", MaxConcurrentTurns: 1, TurnTimeout: time.Minute,
+		MaxStoredReply: 1 << 10, Metrics: gateway.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+	})
+	f.pipeline.process = p.Process
+	for _, step := range []struct {
+		after  time.Duration // the step before
+		away   error         // of the store
 		status int
-	}{{10 * time.Minute, 200}, {5 * time.Minute, 401}} {
-		now = signed
-		f, post := slack(t, func() time.Time { return now }, func(h *hooks.Hook) { h.Signature.MaxAge = &test.maxAge })
-		if got := post(`{"id":1}`, signed).StatusCode; got != 200 {
-			t.Fatalf("status at once = %d, want 200", got)
+		state  string
+	}{
+		{0, idempotency.ErrUnavailable, 503, "none"},
+		{6 * time.Minute, nil, 200, "new"},
+		{time.Minute, nil, 200, "processed"},
+		{4 * time.Minute, nil, 401, "none"},
+	} {
+		clock.Advance(step.after)
+		store.Fail(step.away)
+		resp := post(`{"id":1}`, signed) // the very bytes of the first time
+		if got := resp.Header.Get("X-Idempotency-Status"); resp.StatusCode != step.status || got != step.state {
+			t.Errorf("%s later: %d, %s, want %d, %s", step.after, resp.StatusCode, got, step.status, step.state)
 		}
-		now = signed.Add(6 * time.Minute)
-		if got := post(`{"id":1}`, signed).StatusCode; got != test.status {
-			t.Errorf("status of the same bytes after 6 minutes with max_age %s = %d, want %d", test.maxAge, got, test.status)
-		}
-		stale := 0.0
-		if test.status == 401 {
-			stale = 1
-		}
-		if got := f.counter(t, "gateway_hook_requests_total", "stale"); got != stale {
-			t.Errorf("stale requests = %g, want %g", got, stale)
-		}
+	}
+	if got := f.counter(t, "gateway_hook_requests_total", "stale"); got != 1 {
+		t.Errorf("stale requests = %g, want 1", got)
+	}
+}
+
+func TestB99_ARecordedRequestIsStaleBeforeItIsForgotten(t *testing.T) {
+	t.Parallel()
+	signed := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	now, hour := signed, time.Hour
+	f, post := slack(t, func() time.Time { return now }, func(h *hooks.Hook) { h.Signature.MaxAge = &hour })
+	if got := post(`{"id":1}`, signed).StatusCode; got != 200 {
+		t.Fatalf("status = %d, want 200", got)
+	}
+	now = signed.Add(f.pipeline.policies[0].TTL + time.Second)
+	if got := post(`{"id":1}`, signed).StatusCode; got != 401 {
+		t.Errorf("status of a copy once the record is gone = %d, want 401", got)
 	}
 }
 
