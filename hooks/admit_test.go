@@ -330,8 +330,9 @@ func TestB102_TheChallengeIsAnsweredBeforeAnySignature(t *testing.T) {
 		{"OPTIONS", "hub.verify_token=vt&hub.challenge=42", 405},
 		{"POST", "hub.verify_token=vt&hub.challenge=42", 401},
 	} {
-		if got := ask(test.method, test.query).StatusCode; got != test.status {
-			t.Errorf("%s ?%s = %d, want %d", test.method, test.query, got, test.status)
+		resp := ask(test.method, test.query)
+		if resp.StatusCode != test.status || test.status == 405 && resp.Header.Get("Allow") != "GET, POST" {
+			t.Errorf("%s ?%s = %d, Allow %q, want %d", test.method, test.query, resp.StatusCode, resp.Header.Get("Allow"), test.status)
 		}
 	}
 	if f.runs() != 0 {

@@ -115,6 +115,7 @@ type answer struct {
 	skipped    string        // why nothing ran
 	challenge  string        // what a handshake wants back
 	retryAfter time.Duration // of a client that has failed too often
+	allow      string        // the methods that the path takes
 	err        error         // for the log
 }
 
@@ -183,7 +184,7 @@ func (a answer) writeFailure(w http.ResponseWriter) {
 	case inFlight:
 		body.RetryAfter = retryAfter
 	case wrongMethod:
-		w.Header().Set("Allow", http.MethodPost)
+		w.Header().Set("Allow", a.allow)
 		fallthrough
 	case unknownPath, tooLarge, tooSlow, unreadable:
 		// The body was not read to its end. Without this, net/http would wait

@@ -135,7 +135,7 @@ func (t Tokens) problems() []error {
 	for i, name := range names {
 		text := t.Named[name]
 		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return !isAlphanumeric(r) && r != '_' && r != '-' && r != '.' }) {
-			errs = append(errs, fmt.Errorf("auth.%s: a name, which becomes a part of keys, may hold only letters, digits, \".\", \"_\" and \"-\"", name))
+			errs = append(errs, fmt.Errorf("auth: the name %q, which becomes a part of keys, may hold only letters, digits, \".\", \"_\" and \"-\"", name))
 		}
 		if text.IsEmpty() {
 			errs = append(errs, fmt.Errorf("auth.%s: is empty; a secret that is set must not be", name))

@@ -115,7 +115,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, rt *route, start
 	case r.Method == http.MethodGet && rt.challenge != nil:
 		return one(h.challenge(rt, r))
 	case r.Method != http.MethodPost:
-		return one(answer{result: wrongMethod})
+		return one(answer{result: wrongMethod, allow: rt.methods()})
 	}
 	// Deadlines belong to the server's connections; a ResponseWriter without
 	// them is bounded by whoever made it.

@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -101,6 +102,14 @@ func orDefault(own *time.Duration, common time.Duration) time.Duration {
 		return *own
 	}
 	return common
+}
+
+// methods lists what the route answers, for the Allow header.
+func (rt *route) methods() string {
+	if rt.challenge != nil {
+		return http.MethodGet + ", " + http.MethodPost
+	}
+	return http.MethodPost
 }
 
 // wants reports whether the message is of an event that runs. That a part of

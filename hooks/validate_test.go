@@ -116,7 +116,7 @@ func TestValidate(t *testing.T) {
 			}),
 			"hooks[0].auth.b: is the token of a too, so that nobody could tell who sent a request\n" +
 				"hooks[0].auth.c: is empty; a secret that is set must not be\n" +
-				`hooks[0].auth.d:e: a name, which becomes a part of keys, may hold only letters, digits, ".", "_" and "-"`,
+				`hooks[0].auth: the name "d:e", which becomes a part of keys, may hold only letters, digits, ".", "_" and "-"`,
 		},
 		{
 			"no named token", agent(func(h *hooks.Hook) { h.Auth = &hooks.Tokens{Named: map[string]secret.String{}} }),
