@@ -11,10 +11,12 @@ import (
 
 func TestMemoryStore(t *testing.T) {
 	t.Parallel()
-	idempotencytest.Run(t, func(*testing.T) idempotencytest.Backend {
+	newBackend := func(*testing.T) idempotencytest.Backend {
 		c := idempotencytest.NewClock()
 		return idempotencytest.Backend{Store: idempotency.NewMemory(c.Now), Advance: c.Advance}
-	})
+	}
+	idempotencytest.Run(t, newBackend)
+	idempotencytest.RunLister(t, newBackend)
 }
 
 func TestMemoryForgetsTheOldestRecordsNotClaims(t *testing.T) {

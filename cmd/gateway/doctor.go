@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,8 +33,7 @@ configuration that cannot be loaded is a failed check.`,
 			if cmd.Flags().Changed("prove") && prove < 2 {
 				return usageError{fmt.Errorf("--prove %d: it takes at least 2 claims to race", prove)}
 			}
-			log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-			d := doctor.Doctor{Path: a.path(), Env: a.env, Backends: backends(log)}
+			d := doctor.Doctor{Path: a.path(), Env: a.env, Backends: backends(a.warnings())}
 			checks := d.Check(cmd.Context())
 			if prove > 0 {
 				checks = append(checks, d.Prove(cmd.Context(), prove, a.progress("prove: round")))

@@ -89,7 +89,7 @@ first result.`,
 	root.PersistentFlags().StringVarP(&a.configFlag, "config", "c", "",
 		"configuration file (default $GATEWAY_CONFIG, else ./gateway.yaml, else the embedded default)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml") // the flag exists
-	root.AddCommand(a.serveCommand(), a.configCommand(), a.hooksCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.configCommand(), a.hooksCommand(), a.messagesCommand(), a.doctorCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd() // here already, to be marked with the others
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	markUsage(root)
@@ -138,9 +138,16 @@ func (a *app) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// group makes a command that only holds others.
+// group makes a command that only holds others; its examples are the first of
+// each of them.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: onlyCommands, RunE: help, SuggestionsMinimumDistance: 2}
 	c.AddCommand(commands...)
+	var examples []string
+	for _, sub := range commands {
+		first, _, _ := strings.Cut(sub.Example, "\n")
+		examples = append(examples, first)
+	}
+	c.Example = strings.Join(examples, "\n")
 	return c
 }

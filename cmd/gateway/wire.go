@@ -65,9 +65,10 @@ func openSQLite(ctx context.Context, cfg config.Config, log *slog.Logger) (idemp
 	return store, nil
 }
 
-// redisBackend is a claim store that doctor can look into.
+// redisBackend is a claim store that commands can look into.
 type redisBackend interface {
 	idempotency.Store
+	idempotency.Lister
 	doctor.Redis
 }
 
@@ -116,15 +117,20 @@ func backends(log *slog.Logger) doctor.Backends {
 		Database: checkDatabase,
 		Redis:    func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) { return openRedis(cfg) },
 		Store: func(ctx context.Context, cfg config.Config) (idempotency.Store, error) {
-			switch cfg.Hooks.Idempotency.StoreBackend {
-			case idempotency.BackendRedis:
-				return openRedis(cfg.Gateway.Push.Redis)
-			case idempotency.BackendSQLite:
-				return openSQLite(ctx, cfg, log)
-			}
-			return idempotency.NewMemory(time.Now), nil
+			return openStore(ctx, cfg, log)
 		},
 	}
+}
+
+// openStore opens the configured store itself, without a weaker one behind it.
+func openStore(ctx context.Context, cfg config.Config, log *slog.Logger) (idempotency.Store, error) {
+	switch cfg.Hooks.Idempotency.StoreBackend {
+	case idempotency.BackendRedis:
+		return openRedis(cfg.Gateway.Push.Redis)
+	case idempotency.BackendSQLite:
+		return openSQLite(ctx, cfg, log)
+	}
+	return idempotency.NewMemory(time.Now), nil
 }
 
 // checkDatabase reads the whole file in search of damage.

@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -21,16 +22,18 @@ import (
 
 func TestStoreOnMiniredis(t *testing.T) {
 	t.Parallel()
-	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
-		return fakeBackend(t, miniredis.RunT(t))
-	})
+	newBackend := func(t *testing.T) idempotencytest.Backend { return fakeBackend(t, miniredis.RunT(t)) }
+	idempotencytest.Run(t, newBackend)
+	idempotencytest.RunLister(t, newBackend)
 }
 
 func TestStoreOnRedis(t *testing.T) {
 	t.Parallel()
-	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
+	newBackend := func(t *testing.T) idempotencytest.Backend {
 		return backend(t, newClient(t, redistest.Start(t).Addr()))
-	})
+	}
+	idempotencytest.Run(t, newBackend)
+	idempotencytest.RunLister(t, newBackend)
 }
 
 // A server before version 7 does not know SET with NX and GET together.
@@ -155,4 +158,37 @@ func open(t testing.TB, c redis.UniversalClient, cfg redisstore.Config) *redisst
 		}
 	})
 	return s
+}
+
+func TestListPassesOverWhatIsNoMessage(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, redistest.Start(t).Addr())
+	s := newStore(t, c)
+	ctx := t.Context()
+	for _, err := range []error{
+		c.Set(ctx, "test:hookidem:a:b:c:text", "no claim", 0).Err(),
+		c.LPush(ctx, "test:hookidem:a:b:c:list", "x").Err(),
+		c.Set(ctx, "test:other", "x", 0).Err(),
+		c.Set(ctx, "stage:hookidem:a:b:c:d", "x", 0).Err(),
+		s.Ping(ctx), s.CheckScripts(ctx),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Reserve(ctx, "a:b:c:mine", idempotency.Request{Token: "r.1", Lease: time.Minute, TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	page, err := s.List(ctx, idempotency.ListRequest{Limit: 10})
+	if err != nil || len(page.Entries) != 1 || page.Entries[0].Key != "a:b:c:mine" || page.Next != "" {
+		t.Errorf("List = %+v, %v, want the one message", page, err)
+	}
+	for _, key := range []idempotency.Key{"a:b:c:text", "a:b:c:list"} {
+		if e, err := s.Get(ctx, key); !errors.Is(err, idempotency.ErrForeign) {
+			t.Errorf("Get(%s) = %+v, %v, want ErrForeign", key, e, err)
+		}
+	}
+	if _, err := s.List(ctx, idempotency.ListRequest{Limit: 10, After: "x"}); err == nil {
+		t.Error("a page behind nothing was listed")
+	}
 }

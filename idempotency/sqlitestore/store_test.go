@@ -135,7 +135,7 @@ func mustHoldLock(t *testing.T, path string) {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
+	newBackend := func(t *testing.T) idempotencytest.Backend {
 		c := idempotencytest.NewClock()
 		cfg := config(t, tempPath(t))
 		cfg.Now = c.Now
@@ -146,5 +146,7 @@ func TestStore(t *testing.T) {
 			}
 			return mustOpen(t, cfg)
 		}}
-	})
+	}
+	idempotencytest.Run(t, newBackend)
+	idempotencytest.RunLister(t, newBackend)
 }

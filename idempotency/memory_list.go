@@ -1,0 +1,63 @@
+package idempotency
+
+import (
+	"context"
+	"maps"
+	"slices"
+)
+
+var _ Lister = (*Memory)(nil)
+
+// Get implements Lister.
+func (m *Memory) Get(ctx context.Context, key Key) (Entry, error) {
+	if err := ctx.Err(); err != nil {
+		return Entry{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, ok := m.entry(key)
+	if !ok {
+		return Entry{}, ErrNotFound
+	}
+	return e, nil
+}
+
+// List implements Lister: in the order of the keys.
+func (m *Memory) List(ctx context.Context, req ListRequest) (Page, error) {
+	if err := ctx.Err(); err != nil {
+		return Page{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var page Page
+	for _, key := range slices.Sorted(maps.Keys(m.entries)) {
+		if string(key) <= req.After {
+			continue
+		}
+		e, ok := m.entry(key)
+		if !ok || req.State != 0 && e.State != req.State {
+			continue
+		}
+		if len(page.Entries) == req.Limit {
+			page.Next = string(page.Entries[req.Limit-1].Key)
+			break
+		}
+		page.Entries = append(page.Entries, e)
+	}
+	return page, nil
+}
+
+// entry returns what is known of key, if its time is not over. The caller
+// holds mu.
+func (m *Memory) entry(key Key) (Entry, bool) {
+	now := m.now()
+	e := m.live(key, now)
+	if e == nil {
+		return Entry{}, false
+	}
+	state := InFlight
+	if e.record != nil {
+		state = Recorded
+	}
+	return Entry{Key: key, State: state, Token: e.token, Fingerprint: e.fingerprint, Left: e.deadline.Sub(now), Outcome: e.outcome}, true
+}

@@ -1,0 +1,143 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/redact"
+)
+
+var _ idempotency.Lister = (*Store)(nil)
+
+// Get implements idempotency.Lister.
+func (s *Store) Get(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+	entries, err := s.look(ctx, []string{s.key(key)})
+	if err == nil && entries[0].err != nil {
+		err = entries[0].err
+	}
+	if err != nil {
+		return idempotency.Entry{}, fmt.Errorf("look up %q: %w", key, redact.Error(err))
+	}
+	return entries[0].Entry, nil
+}
+
+const (
+	// scanCount is how many keys the server looks at for one answer.
+	scanCount = 1000
+	// maxScans bounds the answers of one List, for a server that holds much else.
+	maxScans = 1000
+)
+
+// List implements idempotency.Lister: in the order of SCAN, which says little
+// of what changes meanwhile.
+func (s *Store) List(ctx context.Context, req idempotency.ListRequest) (idempotency.Page, error) {
+	page, err := s.list(ctx, req)
+	if err != nil {
+		return idempotency.Page{}, fmt.Errorf("list messages: %w", redact.Error(err))
+	}
+	return page, nil
+}
+
+func (s *Store) list(ctx context.Context, req idempotency.ListRequest) (idempotency.Page, error) {
+	var page idempotency.Page
+	var cursor uint64
+	if req.After != "" {
+		var err error
+		if cursor, err = strconv.ParseUint(req.After, 10, 64); err != nil {
+			return page, fmt.Errorf("%q is not the end of a page", req.After)
+		}
+	}
+	for range maxScans { // the prefix holds no pattern: gateway.push.redis.prefix cannot
+		keys, next, err := s.client.Scan(ctx, cursor, s.prefix+"*", scanCount).Result()
+		if err != nil {
+			return page, err
+		}
+		entries, err := s.look(ctx, keys)
+		if err != nil {
+			return page, err
+		}
+		for _, e := range entries {
+			// What is gone again, or was written by nobody here, is passed over.
+			if e.err == nil && (req.State == 0 || e.State == req.State) && !isOwn(e.Key) {
+				page.Entries = append(page.Entries, e.Entry)
+			}
+		}
+		if next == 0 {
+			return page, nil
+		}
+		cursor = next
+		if len(page.Entries) >= req.Limit {
+			break
+		}
+	}
+	page.Next = strconv.FormatUint(cursor, 10)
+	return page, nil
+}
+
+// isOwn reports whether a key is one that the store makes for itself, see Ping
+// and CheckScripts. A message's key has three colons, or is a digest.
+func isOwn(key idempotency.Key) bool {
+	text := string(key)
+	return strings.Count(text, ":") == 1 && (strings.HasPrefix(text, "ping:") || strings.HasPrefix(text, "check:"))
+}
+
+// looked is what a key holds, or why that is no message.
+type looked struct {
+	idempotency.Entry
+	err error
+}
+
+// look reads keys in one round trip. Its own error says nothing about any.
+func (s *Store) look(ctx context.Context, keys []string) ([]looked, error) {
+	values, times := make([]*redis.StringCmd, len(keys)), make([]*redis.DurationCmd, len(keys))
+	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, key := range keys {
+			values[i], times[i] = p.Get(ctx, key), p.PTTL(ctx, key)
+		}
+		return nil
+	})
+	if _, answered := errors.AsType[redis.Error](err); err != nil && !answered {
+		return nil, err
+	}
+	all := make([]looked, len(keys))
+	for i, key := range keys {
+		all[i].Key = idempotency.Key(strings.TrimPrefix(key, s.prefix))
+		all[i].err = all[i].fill(values[i], times[i])
+		if err := all[i].err; err != nil && !errors.Is(err, idempotency.ErrNotFound) && !errors.Is(err, idempotency.ErrForeign) {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (l *looked) fill(get *redis.StringCmd, pttl *redis.DurationCmd) error {
+	text, err := get.Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return idempotency.ErrNotFound
+	case err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE"):
+		return idempotency.ErrForeign
+	case err != nil:
+		return err
+	}
+	if l.Left, err = pttl.Result(); err != nil {
+		return err
+	}
+	if l.Left == -2 { // it has ended between the two; a time of nanoseconds is how the client hands this on
+		return idempotency.ErrNotFound
+	}
+	l.Left = max(l.Left, time.Millisecond)
+	v, err := parse(text)
+	if err != nil {
+		return err
+	}
+	l.State, l.Token, l.Fingerprint, l.Outcome = v.state, v.token, v.fingerprint, v.outcome
+	return nil
+}
