@@ -98,7 +98,7 @@ func (tg *target) assertOncePerKey(t *testing.T) {
 	}
 }
 
-// process is one running gateway.
+// process is one running gateway, or nginx in front of several.
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -156,12 +156,10 @@ func replaceOnce(t *testing.T, text, old, with string) string {
 	return strings.Replace(text, old, with, 1)
 }
 
-// start runs `gateway serve` and waits until it is ready. The process is
-// killed when the test ends.
-func start(t *testing.T, config string) *process {
+// launch starts a program. It is killed when the test ends.
+func launch(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{t: t, log: &logBuffer{listening: make(chan string, 1)}, done: make(chan struct{})}
-	p.cmd = exec.Command(binary, "serve", "-c", config)
+	p := &process{t: t, cmd: cmd, log: &logBuffer{listening: make(chan string, 1)}, done: make(chan struct{})}
 	p.cmd.Env = []string{"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH")}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
@@ -178,6 +176,13 @@ func start(t *testing.T, config string) *process {
 			t.Logf("log of %s:\n%s", p.url, p.log)
 		}
 	})
+	return p
+}
+
+// start runs `gateway serve` and waits until it is ready.
+func start(t *testing.T, config string) *process {
+	t.Helper()
+	p := launch(t, exec.Command(binary, "serve", "-c", config))
 	select {
 	case address := <-p.log.listening:
 		p.url = "http://" + address
@@ -205,7 +210,7 @@ func (p *process) stop() int {
 	select {
 	case <-p.done:
 	case <-time.After(startTimeout):
-		p.t.Fatalf("gateway does not stop:\n%s", p.log)
+		p.t.Fatalf("%s does not stop:\n%s", p.url, p.log)
 	}
 	return p.code
 }
@@ -236,7 +241,9 @@ var client = &http.Client{
 }
 
 // do makes one request; status 0 says that there was no answer.
-func do(req *http.Request) answer {
+func do(req *http.Request) answer { return doWith(client, req) }
+
+func doWith(client *http.Client, req *http.Request) answer {
 	res, err := client.Do(req)
 	if err != nil {
 		return answer{body: err.Error()}
