@@ -48,6 +48,7 @@ var allowed = map[string][]string{
 	"cmd/gateway":     {"agent", "config", "doctor", "gateway", "health", "hooks", "hooks/signature", "idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/client", "internal/redact", "internal/redisclient", "internal/redisconf", "internal/sqlitedb", "message", "turnlock"},
 	"bench":           {"idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/", "message"},
 	"e2e":             {},
+	"interop":         {},
 }
 
 // drivers are linked by backends alone.
