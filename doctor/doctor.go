@@ -1,42 +1,64 @@
 // Package doctor makes the checks of `gateway doctor`: it looks at what the
 // server would use, with the server's own loader and stores, and says what is
-// wrong and what to do. Except for Prove and the script check, which use
+// wrong and what to do. Except for Fix, Prove and the script check, which use
 // throw-away keys, it changes nothing.
 package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/internal/redisconf"
+	"github.com/oncegate/oncegate/internal/secret"
 )
 
 // The ids of the checks, in their order. Scripts compare them.
 const (
-	CheckConfig       = "config"
-	CheckStateDir     = "state_dir"
-	CheckDatabase     = "database"
-	CheckRedis        = "redis"
-	CheckRedisScripts = "redis_scripts"
-	CheckProve        = "prove"
+	CheckFix              = "fix" // only with Fix
+	CheckGateway          = "gateway"
+	CheckConfig           = "config"
+	CheckSecrets          = "secrets"
+	CheckPort             = "port"
+	CheckStateDir         = "state_dir"
+	CheckFileSystem       = "filesystem"
+	CheckDatabase         = "database"
+	CheckRedis            = "redis"
+	CheckRedisVersion     = "redis_version"
+	CheckRedisRole        = "redis_role"
+	CheckRedisScripts     = "redis_scripts"
+	CheckRedisEviction    = "redis_eviction"
+	CheckRedisPersistence = "redis_persistence"
+	CheckRedisClock       = "redis_clock"
+	CheckRedisPrefix      = "redis_prefix"
+	CheckTimeouts         = "timeouts"
+	CheckFreshness        = "freshness"
+	CheckAuthentication   = "authentication"
+	CheckProve            = "prove" // only with Prove
 )
+
+// afterConfig are the checks that need a configuration.
+var afterConfig = slices.Concat([]string{CheckSecrets, CheckPort, CheckStateDir, CheckFileSystem, CheckDatabase, CheckRedis},
+	redisLooks, []string{CheckTimeouts, CheckFreshness, CheckAuthentication})
 
 // DatabaseName is the file in the state directory that holds claims.
 const DatabaseName = "gateway.db"
 
-// Backends are the looks at real stores that a check needs. The caller chooses
-// the drivers.
+// Backends are the looks at the real things that a check needs. The caller
+// chooses the drivers.
 type Backends struct {
+	// Health asks a running gateway what it says of itself.
+	Health func(ctx context.Context, url string, token secret.String) (health.Report, error)
+	// Prove has a running gateway make one claim of a throw-away key.
+	Prove func(ctx context.Context, url string, token secret.String, key string) (won bool, replica string, err error)
+	// FileSystem returns the kind of the file system that holds a directory, if
+	// it is one without shared memory.
+	FileSystem func(dir string) (unshared string, err error)
 	// Database looks at an existing file without changing it. The class of
 	// the error is what the remedy depends on, in the words of /health.
 	Database func(ctx context.Context, path string) (class string, err error)
@@ -47,199 +69,114 @@ type Backends struct {
 	Store func(ctx context.Context, cfg config.Config) (idempotency.Store, error)
 }
 
-// Redis is a server that was reached.
-type Redis interface {
-	Version(ctx context.Context) (string, error)
-	Ping(ctx context.Context) error         // a real write and read
-	CheckScripts(ctx context.Context) error // the real scripts on a throw-away key
-	Class(err error) string
-	Close() error
-}
-
 // Doctor makes the checks on one configuration file.
 type Doctor struct {
 	Path     string // of the file; empty: the embedded default
 	Env      config.Env
+	URLs     []string // of running gateways; none: where the configuration listens
 	Backends Backends
+	Now      func() time.Time
 }
 
-// Check makes every check. A check that cannot be made because another one
-// failed is skipped and says so.
+// Check makes every check. A check that cannot be made says so and why.
 func (d *Doctor) Check(ctx context.Context) []health.Check {
-	source := d.Path
-	if source == "" {
-		source = "embedded default"
-	}
+	source := d.source()
 	cfg, err := config.Load(d.Path, d.Env)
 	if err != nil {
-		checks := []health.Check{{
+		checks := []health.Check{d.unconfigured(ctx), {
 			ID: CheckConfig, Status: health.CheckFail, Source: source, Detail: err.Error(),
-			Hint: "correct the file; gateway.example.yaml shows every key",
+			Hint: "correct the file; gateway.example.yaml shows every key, and gateway doctor --fix makes a missing token",
 		}}
-		for _, id := range []string{CheckStateDir, CheckDatabase, CheckRedis, CheckRedisScripts} {
+		for _, id := range afterConfig {
 			checks = append(checks, skipped(id, source, "the configuration cannot be loaded"))
 		}
 		return checks
 	}
-	checks := []health.Check{{
+	running := d.ask(ctx, cfg)
+	checks := []health.Check{running.check(cfg), {
 		ID: CheckConfig, Status: health.CheckOK, Source: source,
 		Detail: fmt.Sprintf("valid: %d hooks, %d agents, claims in %s", len(cfg.Hooks.Hooks), len(cfg.Agents), cfg.Hooks.Idempotency.StoreBackend),
 	}}
-	checks = append(checks, stateDir(cfg.Gateway.StateDir), d.database(ctx, cfg))
-	return append(checks, d.redis(ctx, cfg)...)
+	checks = append(checks, secrets(cfg, source), port(ctx, cfg.Gateway, running), stateDir(cfg.Gateway.StateDir), d.fileSystem(cfg), d.database(ctx, cfg))
+	checks = append(checks, d.redis(ctx, cfg)...)
+	return append(checks, timeouts(cfg, source), freshness(cfg, source), authentication(cfg, source))
+}
+
+func (d *Doctor) source() string {
+	if d.Path == "" {
+		return "embedded default"
+	}
+	return d.Path
 }
 
 func skipped(id, source, why string) health.Check {
 	return health.Check{ID: id, Status: health.CheckSkipped, Source: source, Detail: why}
 }
 
-// stateDir checks that the directory, or the one it will be made in, can be
-// written.
-func stateDir(dir string) health.Check {
-	c := health.Check{ID: CheckStateDir, Source: dir}
-	fail := func(detail, hint string) health.Check {
-		c.Status, c.Detail, c.Hint = health.CheckFail, detail, hint
-		return c
-	}
-	const hint = "change its owner, or set gateway.state_dir to a directory that the gateway's user may write"
-	info, err := os.Stat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		parent := existingParent(dir)
-		if unix.Access(parent, unix.W_OK) != nil {
-			return fail(fmt.Sprintf("%s does not exist and %s cannot be written", dir, parent), hint)
-		}
-		c.Status, c.Detail = health.CheckOK, dir+" does not exist yet; the gateway makes it when it starts"
-	case err != nil:
-		return fail(err.Error(), hint)
-	case !info.IsDir():
-		return fail(dir+" is not a directory", "move it away, or set gateway.state_dir to a directory")
-	case unix.Access(dir, unix.W_OK) != nil:
-		return fail(dir+" cannot be written", hint)
-	default:
-		c.Status, c.Detail = health.CheckOK, dir+" can be written"
-	}
-	return c
+// finding is a check to which several places contribute: the worst of them
+// decides.
+type finding struct {
+	health.Check
+	details, hints []string
 }
 
-func existingParent(dir string) string {
-	for {
-		parent := filepath.Dir(dir)
-		if _, err := os.Stat(parent); err == nil || parent == dir {
-			return parent
-		}
-		dir = parent
+func newFinding(id, source string) *finding {
+	return &finding{Check: health.Check{ID: id, Source: source, Status: health.CheckOK}}
+}
+
+func (f *finding) note(format string, args ...any) {
+	f.details = append(f.details, fmt.Sprintf(format, args...))
+}
+
+func (f *finding) warn(hint, format string, args ...any) {
+	f.add(health.CheckWarn, hint, format, args...)
+}
+func (f *finding) fail(hint, format string, args ...any) {
+	f.add(health.CheckFail, hint, format, args...)
+}
+
+func (f *finding) add(status health.CheckStatus, hint, format string, args ...any) {
+	f.note(format, args...)
+	if f.Status != health.CheckFail {
+		f.Status = status
+	}
+	if !slices.Contains(f.hints, hint) {
+		f.hints = append(f.hints, hint)
 	}
 }
 
-// database checks the file that holds claims, or takes them while Redis is
-// away.
-func (d *Doctor) database(ctx context.Context, cfg config.Config) health.Check {
-	path := filepath.Join(cfg.Gateway.StateDir, DatabaseName)
-	c := health.Check{ID: CheckDatabase, Source: path}
-	if cfg.Hooks.Idempotency.StoreBackend == idempotency.BackendMemory {
-		return skipped(c.ID, path, "store_backend is memory; no file is used")
+// done returns the check; ok is what to say where nothing was found.
+func (f *finding) done(ok string) health.Check {
+	if len(f.details) == 0 {
+		f.details = []string{ok}
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		c.Status, c.Detail = health.CheckOK, path+" does not exist yet; the gateway makes it when it starts"
-		return c
-	}
-	if class, err := d.Backends.Database(ctx, path); err != nil {
-		c.Status, c.Detail, c.Hint = health.CheckFail, class+": "+err.Error(), databaseHint(class)
-		return c
-	}
-	c.Status, c.Detail = health.CheckOK, path+" is a sound database"
-	return c
+	f.Detail, f.Hint = strings.Join(f.details, "\n"), strings.Join(f.hints, "; ")
+	return f.Check
 }
 
-// databaseHint sends nobody to move away a file that is sound: its records
-// would be forgotten for nothing.
-func databaseHint(class string) string {
-	switch class {
-	case "corrupt":
-		return "stop the gateway, then restore the file from a backup, or move it away to begin with an empty one; what only it recorded is forgotten then"
-	case "locked":
-		return "end the other process that holds the file; the file itself is sound"
-	case "not_writable":
-		return "let the gateway's user read and write the file and its directory"
-	case "full":
-		return "free some space on the file's disk"
-	}
-	return "keep the file and look at its disk; the system's log may say more"
-}
-
-// redis checks the server that replicas share, and the scripts that settle
-// claims in it.
-func (d *Doctor) redis(ctx context.Context, cfg config.Config) []health.Check {
-	const source = "gateway.push.redis"
-	settings := cfg.Gateway.Push.Redis
-	if !settings.Configured() {
-		const why = "gateway.push.redis is not configured"
-		return []health.Check{skipped(CheckRedis, source, why), skipped(CheckRedisScripts, source, why)}
-	}
-	reach := health.Check{ID: CheckRedis, Source: source}
-	server, err := d.Backends.Redis(ctx, settings)
-	var version string
-	if err == nil {
-		defer func() { _ = server.Close() }() // nothing was left to send
-		version, err = server.Version(ctx)
-	}
-	if err == nil {
-		err = server.Ping(ctx)
-	}
-	if err != nil {
-		reach.Status, reach.Detail = health.CheckFail, err.Error()
-		reach.Hint = "start Redis, or correct gateway.push.redis"
-		if server != nil {
-			class := server.Class(err)
-			reach.Detail, reach.Hint = class+": "+err.Error(), redisHint(class)
-		}
-		return []health.Check{reach, skipped(CheckRedisScripts, source, "Redis cannot be used")}
-	}
-	reach.Status = health.CheckOK
-	reach.Detail = fmt.Sprintf("Redis %s takes writes; every key begins with %q", version, settings.Prefix)
-
-	scripts := health.Check{ID: CheckRedisScripts, Source: source, Status: health.CheckOK, Detail: "the claim scripts run"}
-	if err := server.CheckScripts(ctx); err != nil {
-		scripts.Status, scripts.Detail = health.CheckWarn, "EVALSHA is refused: "+err.Error()
-		scripts.Hint = "allow the commands EVALSHA and EVAL for this user; until then claims are settled with WATCH and MULTI, which costs three round trips"
-	}
-	return []health.Check{reach, scripts}
-}
-
-func redisHint(class string) string {
-	switch class {
-	case "auth":
-		return "correct the user and password in gateway.push.redis"
-	case "permission":
-		return "allow the user the commands that docs/operations.md lists"
-	case "tls":
-		return "check gateway.push.redis.tls: the authority in ca_file and the server_name"
-	case "unreachable":
-		return "start Redis, or correct the address in gateway.push.redis"
-	}
-	return "look at the Redis server; it refuses writes"
-}
-
-// Failed reports whether any check failed.
-func Failed(checks []health.Check) bool {
-	for _, c := range checks {
-		if c.Status == health.CheckFail {
-			return true
-		}
-	}
-	return false
+// Failed reports whether any check failed or, with strict, warned.
+func Failed(checks []health.Check, strict bool) bool {
+	return slices.ContainsFunc(checks, func(c health.Check) bool {
+		return c.Status == health.CheckFail || strict && c.Status == health.CheckWarn
+	})
 }
 
 // Text returns the checks for people, one per line, hints below.
 func Text(checks []health.Check) string {
 	var b strings.Builder
 	for _, c := range checks {
-		detail := strings.ReplaceAll(c.Detail, "\n", "\n"+strings.Repeat(" ", 24))
-		fmt.Fprintf(&b, "%-8s %-14s %s\n", c.Status, c.ID, detail)
+		detail := strings.ReplaceAll(c.Detail, "\n", "\n"+strings.Repeat(" ", 27))
+		fmt.Fprintf(&b, "%-8s %-17s %s\n", c.Status, c.ID, detail)
 		if c.Hint != "" {
-			fmt.Fprintf(&b, "%-23s → %s\n", "", c.Hint)
+			fmt.Fprintf(&b, "%-26s → %s\n", "", c.Hint)
 		}
 	}
 	return b.String()
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

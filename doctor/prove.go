@@ -4,13 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
 )
 
@@ -20,78 +21,106 @@ const proveRounds = 10
 // proveLease is longer than any round, so that no claim is taken over in one.
 const proveLease = time.Minute
 
-// Prove makes n claims of one throw-away key at once through the configured
-// store, in each of ten rounds, and demands exactly one winner per round. It
-// takes two to race: n is at least 2. progress is called after every round.
+// attempt makes one claim of a round's key, the nth of its round.
+type attempt func(ctx context.Context, key string, n int) (won bool, replica string, err error)
+
+// Prove makes n claims of one throw-away key at once, in each of ten rounds,
+// and demands exactly one winner per round: through the configured store, or,
+// if URLs are given, through the gateways that answer there, in turns. It takes
+// two to race: n is at least 2. progress is called after every round.
 func (d *Doctor) Prove(ctx context.Context, n int, progress func(done, rounds int)) health.Check {
-	c := health.Check{ID: CheckProve, Status: health.CheckFail}
 	cfg, err := config.Load(d.Path, d.Env)
+	if len(d.URLs) > 0 {
+		token := secret.String{}
+		if err == nil {
+			token = cfg.Gateway.AuthToken
+		}
+		c := health.Check{ID: CheckProve, Source: strings.Join(d.URLs, " "), Hint: "see the check of the gateway above"}
+		return prove(ctx, c, n, d.through(token), progress)
+	}
 	if err != nil {
 		return skipped(CheckProve, d.Path, "the configuration cannot be loaded")
 	}
-	c.Source = "store " + cfg.Hooks.Idempotency.StoreBackend
+	c := health.Check{ID: CheckProve, Source: "store " + cfg.Hooks.Idempotency.StoreBackend, Hint: "see the checks of the store above"}
 	store, err := d.Backends.Store(ctx, cfg)
 	if err != nil {
-		c.Detail, c.Hint = err.Error(), "see the checks of the store above"
+		c.Status, c.Detail = health.CheckFail, err.Error()
 		return c
 	}
-	winners := make(map[int]int) // rounds by their number of winners
+	c = prove(ctx, c, n, inStore(store), progress)
+	if err := store.Close(); err != nil && c.Status == health.CheckOK {
+		c.Status, c.Detail = health.CheckFail, err.Error()
+	}
+	return c
+}
+
+// through makes claims through running gateways.
+func (d *Doctor) through(token secret.String) attempt {
+	return func(ctx context.Context, key string, n int) (bool, string, error) {
+		return d.Backends.Prove(ctx, d.URLs[n%len(d.URLs)], token, key)
+	}
+}
+
+// inStore makes claims as one replica.
+func inStore(store idempotency.Store) attempt {
+	replica := idempotency.NewReplicaID()
+	return func(ctx context.Context, key string, _ int) (bool, string, error) {
+		res, err := store.Reserve(ctx, idempotency.EncodeKey(message.Key{Platform: "doctor", Channel: "prove", ID: key}), idempotency.Request{
+			Token: idempotency.NewToken(replica), Lease: proveLease, TTL: proveLease,
+		})
+		return res.State == idempotency.Won, replica, err
+	}
+}
+
+// prove runs the rounds. c brings the hint for a round that cannot be made.
+func prove(ctx context.Context, c health.Check, n int, try attempt, progress func(done, rounds int)) health.Check {
+	c.Status = health.CheckFail
+	winners, replicas := make(map[int]int), make(map[string]bool) // rounds by their number of winners
 	for round := range proveRounds {
-		won, err := race(ctx, store, n)
+		won, err := race(ctx, n, try, replicas)
 		if err != nil {
 			c.Detail = fmt.Sprintf("round %d of %d: %v", round+1, proveRounds, err)
-			c.Hint = "see the checks of the store above"
-			_ = store.Close() // the round's error says more
 			return c
 		}
 		winners[won]++
 		progress(round+1, proveRounds)
 	}
-	if err := store.Close(); err != nil {
-		c.Detail = err.Error()
-		return c
-	}
 	if winners[1] != proveRounds {
-		c.Detail = fmt.Sprintf("%d of %d rounds did not have exactly one winner: rounds by winners %v", proveRounds-winners[1], proveRounds, winners)
-		c.Hint = "this store does not keep the promise; report it with the store's version"
+		c.Detail = fmt.Sprintf("%d of %d rounds did not have exactly one winner: rounds by winners %v, %s took part", proveRounds-winners[1], proveRounds, winners, plural(len(replicas), "replica"))
+		c.Hint = "replicas that do not share a store each have a winner: give them one Redis. One store with two winners does not keep the promise; report it with its version"
 		return c
 	}
-	c.Status = health.CheckOK
-	c.Detail = fmt.Sprintf("%d rounds of %d claims at once: one winner per round", proveRounds, n)
+	c.Status, c.Hint = health.CheckOK, ""
+	c.Detail = fmt.Sprintf("%d rounds of %d claims at once by %s: one winner per round", proveRounds, n, plural(len(replicas), "replica"))
 	return c
 }
 
-// race returns how many of n claims won a key that nobody had before.
-func race(ctx context.Context, store idempotency.Store, n int) (int, error) {
-	key := idempotency.EncodeKey(message.Key{Platform: "doctor", Channel: "prove", ID: rand.Text()})
-	replica := idempotency.NewReplicaID()
+// race returns how many of n claims won a key that nobody had before, and adds
+// the replicas that made them.
+func race(ctx context.Context, n int, try attempt, replicas map[string]bool) (won int, err error) {
+	key := rand.Text()
 	var (
 		wg    sync.WaitGroup
 		start = make(chan struct{})
-		won   atomic.Int32
-		errs  = make(chan error, n)
+		mu    sync.Mutex // guards won, err and replicas
 	)
-	for range n {
+	for i := range n {
 		wg.Go(func() {
 			<-start
-			res, err := store.Reserve(ctx, key, idempotency.Request{
-				Token: idempotency.NewToken(replica), Lease: proveLease, TTL: proveLease,
-			})
-			if err != nil {
-				errs <- err
+			first, replica, failure := try(ctx, key, i)
+			mu.Lock()
+			defer mu.Unlock()
+			if failure != nil {
+				err = failure
 				return
 			}
-			if res.State == idempotency.Won {
-				won.Add(1)
+			replicas[replica] = true
+			if first {
+				won++
 			}
 		})
 	}
 	close(start)
 	wg.Wait()
-	select {
-	case err := <-errs:
-		return 0, err
-	default:
-		return int(won.Load()), nil
-	}
+	return won, err
 }

@@ -139,7 +139,7 @@ func TestDoctorProvesOneWinnerPerRound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			out, stderr, code := gateway(t, "", "doctor", "-c", writeConfig(t, config("http://127.0.0.1:1", store)), "--json", "--prove", "200")
-			if c := checkOf(t, out, "prove"); code != 0 || c.Status != "ok" || c.Detail != "10 rounds of 200 claims at once: one winner per round" {
+			if c := checkOf(t, out, "prove"); code != 0 || c.Status != "ok" || c.Detail != "10 rounds of 200 claims at once by 1 replica: one winner per round" {
 				t.Errorf("exit %d, %+v\n%s", code, c, stderr)
 			}
 		})

@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"errors"
+	"net"
 	"net/http"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -42,6 +44,15 @@ func (c Config) publicParts() (origin, prefix string) {
 		prefix = "/" + below
 	}
 	return scheme + "://" + host, prefix
+}
+
+// LocalURL is where the gateway listens, as its own machine sees it.
+func (c Config) LocalURL() string {
+	host := c.Host
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(c.Port))
 }
 
 // SenderURL returns the URL that the sender of r called, "" without a

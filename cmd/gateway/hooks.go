@@ -10,11 +10,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -107,16 +105,7 @@ func publicURL(h hooks.Hook, g gateway.Config) string {
 	if g.PublicURL != "" {
 		return g.SenderURL(&http.Request{RequestURI: path})
 	}
-	return localURL(g) + path
-}
-
-// localURL is where the gateway listens, as this machine sees it.
-func localURL(g gateway.Config) string {
-	host := g.Host
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "localhost"
-	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(g.Port))
+	return g.LocalURL() + path
 }
 
 func (a *app) printHooks(rows []hookRow) error {
@@ -194,7 +183,7 @@ func (a *app) send(ctx context.Context, s send, path string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	base := cmp.Or(s.url, localURL(cfg.Gateway))
+	base := cmp.Or(s.url, cfg.Gateway.LocalURL())
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(base, "/")+"/hooks/"+path, bytes.NewReader(body))
 	if err != nil {
 		return err

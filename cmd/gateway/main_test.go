@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,7 +80,7 @@ func TestConfigShowHidesSecrets(t *testing.T) {
 	}
 }
 
-func TestDoctorJSONIsPure(t *testing.T) {
+func TestB133_DoctorJSONIsPureAndItsIDsStay(t *testing.T) {
 	t.Parallel()
 	got := runIn(t, "", nil, "doctor", "--json", "--prove", "3")
 	var report struct {
@@ -95,8 +96,11 @@ func TestDoctorJSONIsPure(t *testing.T) {
 			}
 		}
 	}
-	if n := len(report.Checks); n != 6 {
-		t.Errorf("%d checks, want 6", n)
+	ids := strings.Fields(mustReadText(t, "../../doctor/testdata/ids.txt"))
+	for i, id := range append(ids, "prove") {
+		if i >= len(report.Checks) || report.Checks[i]["id"] != id || !slices.Contains([]string{"ok", "warn", "fail", "skipped"}, report.Checks[i]["status"]) {
+			t.Errorf("check %d is not %s with a known status: %v", i, id, report.Checks)
+		}
 	}
 }
 

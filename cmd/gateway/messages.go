@@ -232,7 +232,7 @@ func (a *app) release(ctx context.Context, cfg config.Config, l idempotency.List
 	if e.State == idempotency.Recorded {
 		return fmt.Errorf("%s is finished, and a finished message is never released: it would run again. It is known for another %s", key, row.left())
 	}
-	report, err := askHealth(ctx, localURL(cfg.Gateway), cfg.Gateway.AuthToken)
+	report, err := askHealth(ctx, cfg.Gateway.LocalURL(), cfg.Gateway.AuthToken)
 	switch {
 	case err == nil && report.Replica == row.Replica:
 		return fmt.Errorf("replica %s is running %s right now; stop the gateway first, which gives its claims back", row.Replica, key)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -150,4 +151,17 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	}
 	c.Example = strings.Join(examples, "\n")
 	return c
+}
+
+// progress says on standard error, once a second, how far a long piece of work
+// has come.
+func (a *app) progress(what string) func(done, total int) {
+	last := time.Now()
+	return func(done, total int) {
+		if time.Since(last) < time.Second {
+			return
+		}
+		last = time.Now()
+		_, _ = fmt.Fprintf(a.err, "%s %d of %d\n", what, done, total)
+	}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"regexp"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -93,19 +93,41 @@ func (s *redisServer) Close() error { return errors.Join(s.Store.Close(), s.clie
 
 var _ redisBackend = (*redisServer)(nil)
 
-var versionLine = regexp.MustCompile(`(?m)^redis_version:(\S+)`)
+// Info implements doctor.Redis.
+func (s *redisServer) Info(ctx context.Context, section string) (map[string]string, error) {
+	text, err := s.client.Info(ctx, section).Result()
+	if err != nil {
+		return nil, redact.Error(err)
+	}
+	fields := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields, nil
+}
 
-// Version returns what the server calls itself. Managed servers may refuse
-// INFO, which is no reason to fail.
-func (s *redisServer) Version(ctx context.Context) (string, error) {
-	info, err := s.client.Info(ctx, "server").Result()
-	if err != nil && redisclient.Classify(err) != redisclient.Permission {
-		return "", redact.Error(err)
+// Time implements doctor.Redis.
+func (s *redisServer) Time(ctx context.Context) (time.Time, error) {
+	t, err := s.client.Time(ctx).Result()
+	return t, redact.Error(err)
+}
+
+// Keys implements doctor.Redis.
+func (s *redisServer) Keys(ctx context.Context, prefix string, limit int) ([]string, error) {
+	const count = 1000 // looked at by the server for one answer
+	var keys []string
+	for cursor, rounds := uint64(0), 0; ; rounds++ {
+		page, next, err := s.client.Scan(ctx, cursor, prefix+"*", count).Result()
+		if err != nil {
+			return nil, redact.Error(err)
+		}
+		keys = append(keys, page...)
+		if cursor = next; next == 0 || len(keys) >= limit || rounds == limit {
+			return keys, nil
+		}
 	}
-	if m := versionLine.FindStringSubmatch(info); m != nil {
-		return m[1], nil
-	}
-	return "of unknown version", nil
 }
 
 // Class implements doctor.Redis.
@@ -114,8 +136,11 @@ func (s *redisServer) Class(err error) string { return string(redisclient.Classi
 // backends are doctor's looks at the real stores.
 func backends(log *slog.Logger) doctor.Backends {
 	return doctor.Backends{
-		Database: checkDatabase,
-		Redis:    func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) { return openRedis(cfg) },
+		Health:     askHealth,
+		Prove:      askProve,
+		FileSystem: sqlitedb.Unshared,
+		Database:   checkDatabase,
+		Redis:      func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) { return openRedis(cfg) },
 		Store: func(ctx context.Context, cfg config.Config) (idempotency.Store, error) {
 			return openStore(ctx, cfg, log)
 		},

@@ -1,0 +1,139 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/oncegate/oncegate/config"
+	"github.com/oncegate/oncegate/gateway"
+	"github.com/oncegate/oncegate/health"
+	"github.com/oncegate/oncegate/idempotency"
+)
+
+// port tries to listen where the gateway would, unless it does already.
+func port(ctx context.Context, cfg gateway.Config, r running) health.Check {
+	address := net.JoinHostPort(cfg.Host, strconv.Itoa(cfg.Port))
+	c := health.Check{ID: CheckPort, Source: address, Status: health.CheckOK}
+	if r.answered() {
+		c.Detail = address + " is in use by the running gateway"
+		return c
+	}
+	l, err := gateway.Listen(ctx, cfg)
+	if err == nil {
+		err = l.Close()
+	}
+	if err != nil {
+		c.Status, c.Detail = health.CheckFail, err.Error()
+		c.Hint = "end the program that listens there, or change gateway.host or gateway.port"
+		return c
+	}
+	c.Detail = address + " is free"
+	return c
+}
+
+// stateDir checks that the directory, or the one it will be made in, can be
+// written.
+func stateDir(dir string) health.Check {
+	c := health.Check{ID: CheckStateDir, Source: dir}
+	fail := func(detail, hint string) health.Check {
+		c.Status, c.Detail, c.Hint = health.CheckFail, detail, hint
+		return c
+	}
+	const hint = "change its owner, or set gateway.state_dir to a directory that the gateway's user may write"
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		parent := existingParent(dir)
+		if unix.Access(parent, unix.W_OK) != nil {
+			return fail(fmt.Sprintf("%s does not exist and %s cannot be written", dir, parent), hint)
+		}
+		c.Status, c.Detail = health.CheckOK, dir+" does not exist yet; the gateway makes it when it starts"
+	case err != nil:
+		return fail(err.Error(), hint)
+	case !info.IsDir():
+		return fail(dir+" is not a directory", "move it away, or set gateway.state_dir to a directory")
+	case unix.Access(dir, unix.W_OK) != nil:
+		return fail(dir+" cannot be written", hint)
+	default:
+		c.Status, c.Detail = health.CheckOK, dir+" can be written"
+	}
+	return c
+}
+
+func existingParent(dir string) string {
+	for {
+		parent := filepath.Dir(dir)
+		if _, err := os.Stat(parent); err == nil || parent == dir {
+			return parent
+		}
+		dir = parent
+	}
+}
+
+// fileSystem wants the kind that a database with a write-ahead log needs.
+func (d *Doctor) fileSystem(cfg config.Config) health.Check {
+	dir := cfg.Gateway.StateDir
+	c := health.Check{ID: CheckFileSystem, Source: dir, Status: health.CheckOK}
+	if cfg.Hooks.Idempotency.StoreBackend == idempotency.BackendMemory {
+		return skipped(c.ID, dir, "store_backend is memory; no file is used")
+	}
+	if _, err := os.Stat(dir); err != nil {
+		dir = existingParent(dir)
+	}
+	unshared, err := d.Backends.FileSystem(dir)
+	switch {
+	case err != nil:
+		return skipped(c.ID, dir, "the kernel does not tell the file system of "+dir)
+	case unshared != "":
+		c.Status = health.CheckWarn
+		c.Detail = fmt.Sprintf("%s is on %s, which gives processes no reliable shared memory: the database runs without a write-ahead log and is slower, and locks between machines may not hold", dir, unshared)
+		c.Hint = "set gateway.state_dir to a directory on a local disk"
+	default:
+		c.Detail = dir + " is on a file system that a database can use"
+	}
+	return c
+}
+
+// database checks the file that holds claims, or takes them while Redis is
+// away.
+func (d *Doctor) database(ctx context.Context, cfg config.Config) health.Check {
+	path := filepath.Join(cfg.Gateway.StateDir, DatabaseName)
+	c := health.Check{ID: CheckDatabase, Source: path}
+	if cfg.Hooks.Idempotency.StoreBackend == idempotency.BackendMemory {
+		return skipped(c.ID, path, "store_backend is memory; no file is used")
+	}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		c.Status, c.Detail = health.CheckOK, path+" does not exist yet; the gateway makes it when it starts"
+		return c
+	}
+	if class, err := d.Backends.Database(ctx, path); err != nil {
+		c.Status, c.Detail, c.Hint = health.CheckFail, class+": "+err.Error(), databaseHint(class)
+		return c
+	}
+	c.Status, c.Detail = health.CheckOK, path+" is a sound database"
+	return c
+}
+
+// databaseHint sends nobody to move away a file that is sound: its records
+// would be forgotten for nothing.
+func databaseHint(class string) string {
+	switch class {
+	case "corrupt":
+		return "stop the gateway, then restore the file from a backup, or move it away to begin with an empty one; what only it recorded is forgotten then"
+	case "locked":
+		return "end the other process that holds the file; the file itself is sound"
+	case "not_writable":
+		return "let the gateway's user read and write the file and its directory"
+	case "full":
+		return "free some space on the file's disk"
+	}
+	return "keep the file and look at its disk; the system's log may say more"
+}
