@@ -45,7 +45,7 @@ var allowed = map[string][]string{
 	"gateway":         {"message", "health", "idempotency", "turnlock", "agent", "internal/bytesize", "internal/redisconf", "internal/secret"},
 	"config":          {"gateway", "hooks", "agent", "idempotency", "turnlock", "message", "internal/bytesize", "internal/redisconf", "internal/secret"},
 	"doctor":          {"config", "gateway", "health", "hooks", "hooks/signature", "idempotency", "message", "internal/redisconf", "internal/secret"},
-	"cmd/gateway":     {"agent", "config", "doctor", "gateway", "health", "hooks", "hooks/signature", "idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/client", "internal/redact", "internal/redisclient", "internal/redisconf", "internal/sqlitedb", "message", "turnlock"},
+	"cmd/gateway":     {"agent", "config", "doctor", "gateway", "health", "hooks", "hooks/signature", "idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/client", "internal/redact", "internal/redisclient", "internal/redisconf", "internal/secret", "internal/sqlitedb", "message", "turnlock"},
 	"bench":           {"idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/", "message"},
 	"e2e":             {},
 	"interop":         {},
