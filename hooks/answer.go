@@ -143,7 +143,7 @@ func receiptAnswer(m message.Message, receipt message.Receipt, err error) answer
 }
 
 // write sends the answer. Errors of the connection are the sender's to notice.
-func (a answer) write(w http.ResponseWriter) {
+func (a *answer) write(w http.ResponseWriter) {
 	header := w.Header()
 	header["X-Idempotency-Status"] = []string{a.receipt.State.String()}
 	if a.result == duplicate {
@@ -173,7 +173,7 @@ func (a answer) write(w http.ResponseWriter) {
 	}
 }
 
-func (a answer) writeFailure(w http.ResponseWriter) {
+func (a *answer) writeFailure(w http.ResponseWriter) {
 	r := results[a.result]
 	body := failureBody{Error: r.text}
 	if a.detail != "" {
@@ -199,7 +199,7 @@ func (a answer) writeFailure(w http.ResponseWriter) {
 
 // retrySeconds returns when a retry makes sense, 0 if nobody can tell. It is
 // rounded up: a retry a moment early would only be refused again.
-func (a answer) retrySeconds() int {
+func (a *answer) retrySeconds() int {
 	wait := max(a.retryAfter, a.receipt.RetryAfter)
 	if a.result != inFlight && a.result != tooManyFailures {
 		wait = 0

@@ -3,6 +3,7 @@ package hooks
 import (
 	"bytes"
 	"encoding/json"
+	"iter"
 	"net/http"
 	"strconv"
 
@@ -12,11 +13,25 @@ import (
 // answers is what became of a request: of its one message, or of each message
 // of a batch.
 type answers struct {
-	messages []answer
-	batch    bool
+	only  answer
+	batch []answer // instead, unless nil
 }
 
-func one(a answer) answers { return answers{messages: []answer{a}} }
+func one(a answer) answers { return answers{only: a} }
+
+func (all *answers) each() iter.Seq[*answer] {
+	return func(yield func(*answer) bool) {
+		if all.batch == nil {
+			yield(&all.only)
+			return
+		}
+		for i := range all.batch {
+			if !yield(&all.batch[i]) {
+				return
+			}
+		}
+	}
+}
 
 // batchBody answers a batch: for each message, in their order, the status and
 // body that it would have got alone.
@@ -32,14 +47,14 @@ type itemBody struct {
 
 // write sends the answer. A batch is answered with the status of the message
 // that most needs another delivery: repeating those that are done is harmless.
-func (all answers) write(w http.ResponseWriter) {
-	if !all.batch {
-		all.messages[0].write(w)
+func (all *answers) write(w http.ResponseWriter) {
+	if all.batch == nil {
+		all.only.write(w)
 		return
 	}
 	status, retryAfter := http.StatusOK, 0
 	body := batchBody{OK: true, Messages: []itemBody{}}
-	for _, a := range all.messages {
+	for a := range all.each() {
 		item, code := a.item()
 		body.Messages = append(body.Messages, item)
 		body.OK = body.OK && code < 300
@@ -71,9 +86,9 @@ func urgency(status int) int {
 }
 
 // state is the least finished of the messages' states.
-func (all answers) state() message.State {
+func (all *answers) state() message.State {
 	state := message.None
-	for _, a := range all.messages {
+	for a := range all.each() {
 		switch s := a.receipt.State; {
 		case s == message.InFlight:
 			return s
@@ -85,7 +100,7 @@ func (all answers) state() message.State {
 }
 
 // item renders what a alone would have been answered with.
-func (a answer) item() (item itemBody, status int) {
+func (a *answer) item() (item itemBody, status int) {
 	var alone recorder
 	a.write(&alone)
 	item = itemBody{Status: alone.status, Answer: alone.body.Bytes()}

@@ -20,24 +20,29 @@ type delivery struct {
 	contentType string
 }
 
-// split returns the messages of a request: the elements of an array, each a
-// message of its own, or else the request itself. A hook that indexes the array
-// in a template takes it as one. batch tells an array of one from a message.
-func (rt *route) split(r *http.Request, value payload.Value, body []byte, tokenName string) (deliveries []*delivery, batch bool) {
-	whole := &delivery{
+// whole returns a request as one message.
+func whole(r *http.Request, value payload.Value, body []byte, tokenName string) delivery {
+	return delivery{
 		Inputs:    template.Inputs{Payload: value, Request: r},
 		tokenName: tokenName, index: -1, body: body, contentType: r.Header.Get("Content-Type"),
 	}
-	if !value.IsArray() || rt.takesArray {
-		return []*delivery{whole}, false
-	}
-	for element := range value.Elements() {
-		if len(deliveries) > maxBatch {
-			break // one too many is enough to see that there are
+}
+
+// isBatch reports whether each element of the payload is a message of its own.
+// A hook that indexes the array in a template takes it as one.
+func (rt *route) isBatch(d *delivery) bool { return d.Payload.IsArray() && !rt.takesArray }
+
+// elements returns the messages of a batch, one more than may be if there are
+// too many.
+func (d *delivery) elements() []delivery {
+	var all []delivery
+	for element := range d.Payload.Elements() {
+		if len(all) > maxBatch {
+			break
 		}
-		d := *whole
-		d.Payload, d.index, d.body, d.contentType = element, len(deliveries), element, "application/json"
-		deliveries = append(deliveries, &d)
+		one := *d
+		one.Payload, one.index, one.body, one.contentType = element, len(all), element, "application/json"
+		all = append(all, one)
 	}
-	return deliveries, true
+	return all
 }

@@ -97,7 +97,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, Prefix), "/") // some senders add a slash
 	rt := h.routes[path]
 	answers := h.serve(w, r, rt, start)
-	for _, a := range answers.messages {
+	for a := range answers.each() {
 		h.metrics.requests[a.result].Inc()
 		h.report(r, rt, a, start)
 	}
@@ -136,30 +136,30 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, rt *route, start
 	if err != nil {
 		return one(unreadableAnswer(err))
 	}
-	deliveries, batch := rt.split(r, value, body, tokenName)
-	if len(deliveries) > maxBatch {
-		return one(answer{result: tooManyMessages})
+	d := whole(r, value, body, tokenName)
+	if rt.isBatch(&d) {
+		return h.processAll(rt, d.elements())
 	}
-	if !batch {
-		return one(h.process(rt, deliveries[0]))
-	}
-	return h.processAll(rt, deliveries)
+	return one(h.process(rt, &d))
 }
 
 // processAll runs the messages of a batch in their order. Those behind the
 // moment at which the sender hangs up are left to its next delivery.
-func (h *Handler) processAll(rt *route, deliveries []*delivery) answers {
-	if len(deliveries) == 0 {
+func (h *Handler) processAll(rt *route, deliveries []delivery) answers {
+	switch {
+	case len(deliveries) == 0:
 		return one(skip("empty"))
+	case len(deliveries) > maxBatch:
+		return one(answer{result: tooManyMessages})
 	}
-	batch := answers{batch: true}
-	for _, d := range deliveries {
-		if d.Request.Context().Err() != nil {
+	batch := make([]answer, 0, len(deliveries))
+	for i := range deliveries {
+		if deliveries[i].Request.Context().Err() != nil {
 			break
 		}
-		batch.messages = append(batch.messages, h.process(rt, d))
+		batch = append(batch, h.process(rt, &deliveries[i]))
 	}
-	return batch
+	return answers{batch: batch}
 }
 
 // process takes one message of an authenticated request through the pipeline,
@@ -254,7 +254,7 @@ func (h *Handler) missing(ctx context.Context, rt *route, template string, parts
 }
 
 // report logs the end of a message, once and with the error as it was.
-func (h *Handler) report(r *http.Request, rt *route, a answer, start time.Time) {
+func (h *Handler) report(r *http.Request, rt *route, a *answer, start time.Time) {
 	level := results[a.result].level
 	if rt == nil || !h.log.Enabled(r.Context(), level) {
 		return

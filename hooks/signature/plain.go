@@ -25,12 +25,8 @@ type plainScheme struct {
 }
 
 func (p plainScheme) claims(header http.Header, content Content) []claim {
-	items, ok := list(header[p.header], ",")
-	if !ok {
-		return nil
-	}
 	c := claim{covered: p.covered(content)}
-	for _, item := range items {
+	for item := range candidates(header[p.header], ",") {
 		if text, ok := strings.CutPrefix(item, p.prefix); ok {
 			if mac := p.encoding.decode(text, p.size); mac != nil {
 				c.signatures = append(c.signatures, mac)

@@ -12,6 +12,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"iter"
 	"net/http"
 	"strings"
 	"time"
@@ -176,22 +177,29 @@ func (base64Encoding) decode(text string, size int) []byte {
 	return mac
 }
 
-// list cuts every line of a header into the items between separators, without
-// space around them; ok is false if there are none, or more than a request may
-// carry.
-func list(lines []string, separator string) (items []string, ok bool) {
-	for _, line := range lines {
-		if strings.Count(line, separator) >= maxCandidates {
-			return nil, false
+// candidates yields what stands between the separators in every line of a
+// header, without space around it; nothing if a request may not carry as many.
+func candidates(lines []string, separator string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if isTooLong(lines, separator) {
+			return
 		}
-		for item := range strings.SplitSeq(line, separator) {
-			if item = strings.TrimSpace(item); item != "" {
-				items = append(items, item)
+		for _, line := range lines {
+			for more := true; more; {
+				var item string
+				item, line, more = strings.Cut(line, separator)
+				if item = strings.TrimSpace(item); item != "" && !yield(item) {
+					return
+				}
 			}
 		}
-		if len(items) > maxCandidates {
-			return nil, false
-		}
 	}
-	return items, len(items) > 0
+}
+
+func isTooLong(lines []string, separator string) bool {
+	count := len(lines)
+	for _, line := range lines {
+		count += strings.Count(line, separator)
+	}
+	return count > maxCandidates
 }

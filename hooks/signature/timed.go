@@ -26,12 +26,11 @@ func (slackScheme) covered(signed string, content Content) [][]byte {
 func (s slackScheme) claims(header http.Header, content Content) []claim {
 	text, ok := only(header, slackTime)
 	signed, isTime := timestamp(text)
-	items, some := list(header[slackHeader], ",")
-	if !ok || !isTime || !some {
+	if !ok || !isTime {
 		return nil
 	}
 	c := claim{covered: s.covered(text, content), signed: signed, timed: true}
-	for _, item := range items {
+	for item := range candidates(header[slackHeader], ",") {
 		if digits, ok := strings.CutPrefix(item, slackPrefix); ok {
 			if mac := (hexEncoding{}).decode(digits, sha256.Size); mac != nil {
 				c.signatures = append(c.signatures, mac)
@@ -64,7 +63,7 @@ func (stripeScheme) covered(signed string, content Content) [][]byte {
 
 func (s stripeScheme) claims(header http.Header, content Content) []claim {
 	lines := header[stripeHeader]
-	if _, ok := list(lines, ","); !ok || len(lines) > maxLines {
+	if len(lines) > maxLines || isTooLong(lines, ",") {
 		return nil
 	}
 	var all []claim
@@ -129,12 +128,11 @@ func (s standardScheme) claimsOf(set string, header http.Header, content Content
 	id, hasID := only(header, set+"Id")
 	text, hasTime := only(header, set+"Timestamp")
 	signed, isTime := timestamp(text)
-	items, some := list(header[set+"Signature"], " ")
-	if !hasID || id == "" || !hasTime || !isTime || !some {
+	if !hasID || id == "" || !hasTime || !isTime {
 		return nil
 	}
 	c := claim{covered: s.covered(id, text, content), signed: signed, timed: true}
-	for _, item := range items {
+	for item := range candidates(header[set+"Signature"], " ") {
 		// A proxy that joins lines leaves a comma behind all but the last.
 		version, value, _ := strings.Cut(strings.TrimSuffix(item, ","), ",")
 		if version != "v1" {
