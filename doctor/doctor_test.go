@@ -39,7 +39,7 @@ func (f *fakeRedis) CheckScripts(context.Context) error { return f.scripts }
 func (f *fakeRedis) Class(error) string                 { return f.class }
 func (f *fakeRedis) Close() error                       { f.closed = true; return nil }
 
-func (f *fakeRedis) Info(context.Context, string) (map[string]string, error) {
+func (f *fakeRedis) Info(context.Context) (map[string]string, error) {
 	fields := map[string]string{"redis_version": "7.0.15", "role": "master", "maxmemory_policy": "noeviction", "maxmemory": "1000", "aof_enabled": "1"}
 	maps.Copy(fields, f.fields)
 	return fields, f.info

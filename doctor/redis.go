@@ -16,9 +16,9 @@ import (
 // rights than the gateway itself; what a managed server refuses is a check that
 // cannot be made, not one that fails.
 type Redis interface {
-	Ping(ctx context.Context) error                                      // a real write and read
-	CheckScripts(ctx context.Context) error                              // the real scripts on a throw-away key
-	Info(ctx context.Context, section string) (map[string]string, error) // the fields of INFO
+	Ping(ctx context.Context) error                      // a real write and read
+	CheckScripts(ctx context.Context) error              // the real scripts on a throw-away key
+	Info(ctx context.Context) (map[string]string, error) // the fields of INFO
 	Time(ctx context.Context) (time.Time, error)
 	Keys(ctx context.Context, prefix string, limit int) ([]string, error) // some keys that begin with prefix
 	Class(err error) string
@@ -50,14 +50,14 @@ func (d *Doctor) redis(ctx context.Context, cfg config.Config) []health.Check {
 			ID: CheckRedis, Status: health.CheckFail, Source: redisSource, Detail: class + ": " + err.Error(), Hint: redisHint(class),
 		}}, skipRedis("Redis cannot be used")...)
 		if i := 1 + slices.Index(redisLooks, CheckRedisRole); class == "readonly" {
-			checks[i] = redisRole(ctx, server) // which says why
+			checks[i] = fromInfo(ctx, server, CheckRedisRole) // which says why
 		}
 		return checks
 	}
+	reached := health.Check{ID: CheckRedis, Source: redisSource, Status: health.CheckOK, Detail: fmt.Sprintf("takes writes; every key begins with %q", settings.Prefix)}
 	return []health.Check{
-		{ID: CheckRedis, Source: redisSource, Status: health.CheckOK, Detail: fmt.Sprintf("takes writes; every key begins with %q", settings.Prefix)},
-		redisVersion(ctx, server), redisRole(ctx, server), redisScripts(ctx, server), redisEviction(ctx, server),
-		redisPersistence(ctx, server), d.redisClock(ctx, server), redisPrefix(ctx, server, settings.Prefix),
+		reached, fromInfo(ctx, server, CheckRedisVersion), fromInfo(ctx, server, CheckRedisRole), redisScripts(ctx, server),
+		fromInfo(ctx, server, CheckRedisEviction), fromInfo(ctx, server, CheckRedisPersistence), d.redisClock(ctx, server), redisPrefix(ctx, server, settings.Prefix),
 	}
 }
 
@@ -85,16 +85,28 @@ func redisHint(class string) string {
 	return "look at the Redis server; it refuses writes"
 }
 
+// infoChecks read the fields of INFO.
+var infoChecks = map[string]func(info map[string]string) health.Check{
+	CheckRedisVersion:     redisVersion,
+	CheckRedisRole:        redisRole,
+	CheckRedisEviction:    redisEviction,
+	CheckRedisPersistence: redisPersistence,
+}
+
+func fromInfo(ctx context.Context, server Redis, id string) health.Check {
+	info, err := server.Info(ctx)
+	if err != nil {
+		return refused(id, "INFO", err)
+	}
+	return infoChecks[id](info)
+}
+
 // refused is a check that the server does not let this user make.
 func refused(id, what string, err error) health.Check {
 	return skipped(id, redisSource, fmt.Sprintf("%s is refused: %v", what, err))
 }
 
-func redisVersion(ctx context.Context, server Redis) health.Check {
-	info, err := server.Info(ctx, "server")
-	if err != nil {
-		return refused(CheckRedisVersion, "INFO", err)
-	}
+func redisVersion(info map[string]string) health.Check {
 	version := info["redis_version"]
 	c := health.Check{ID: CheckRedisVersion, Source: redisSource, Status: health.CheckOK, Detail: "Redis " + version}
 	major, _, _ := strings.Cut(version, ".")
@@ -108,11 +120,7 @@ func redisVersion(ctx context.Context, server Redis) health.Check {
 	return c
 }
 
-func redisRole(ctx context.Context, server Redis) health.Check {
-	info, err := server.Info(ctx, "replication")
-	if err != nil {
-		return refused(CheckRedisRole, "INFO", err)
-	}
+func redisRole(info map[string]string) health.Check {
 	c := health.Check{ID: CheckRedisRole, Source: redisSource, Status: health.CheckOK, Detail: "is a primary"}
 	switch role := info["role"]; role {
 	case "master":
@@ -134,11 +142,7 @@ func redisScripts(ctx context.Context, server Redis) health.Check {
 	return c
 }
 
-func redisEviction(ctx context.Context, server Redis) health.Check {
-	info, err := server.Info(ctx, "memory")
-	if err != nil {
-		return refused(CheckRedisEviction, "INFO", err)
-	}
+func redisEviction(info map[string]string) health.Check {
 	c := health.Check{ID: CheckRedisEviction, Source: redisSource, Status: health.CheckOK}
 	switch policy := info["maxmemory_policy"]; {
 	case policy == "":
@@ -154,11 +158,7 @@ func redisEviction(ctx context.Context, server Redis) health.Check {
 	return c
 }
 
-func redisPersistence(ctx context.Context, server Redis) health.Check {
-	info, err := server.Info(ctx, "persistence")
-	if err != nil {
-		return refused(CheckRedisPersistence, "INFO", err)
-	}
+func redisPersistence(info map[string]string) health.Check {
 	c := health.Check{ID: CheckRedisPersistence, Source: redisSource, Status: health.CheckOK}
 	switch info["aof_enabled"] {
 	case "1":

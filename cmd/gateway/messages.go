@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -157,7 +158,9 @@ replica, and of a finished one the answer that duplicates get.`,
 					return err
 				}
 				row := newMessageRow(e)
-				row.Fingerprint = hex.EncodeToString(e.Fingerprint[:])
+				if e.Fingerprint != (message.Fingerprint{}) {
+					row.Fingerprint = hex.EncodeToString(e.Fingerprint[:])
+				}
 				if e.State == idempotency.Recorded {
 					outcome, err := message.DecodeOutcome(e.Outcome)
 					if err != nil {
@@ -178,17 +181,29 @@ replica, and of a finished one the answer that duplicates get.`,
 }
 
 func (a *app) printMessage(r messageRow) {
-	a.print("key          %s\nstate        %s, for another %s\nreplica      %s\nfingerprint  %s\n", r.Key, r.State, r.left(), r.Replica, r.Fingerprint)
-	if o := r.Outcome; o != nil {
-		a.print("action       %s\n", o.Action)
-		switch {
-		case o.Response != nil:
-			a.print("answer       %d, %d bytes\n", o.Response.Status, len(o.Response.Body))
-		case o.Omitted:
-			a.print("reply        too large to keep\n")
-		default:
-			a.print("agent        %s\nsession      %s\nreply        %q\n", o.Agent, o.Session, o.Reply)
+	line := func(name, text string) {
+		if text != "" {
+			a.print("%-12s %s\n", name, text)
 		}
+	}
+	line("key", r.Key)
+	line("state", fmt.Sprintf("%s, for another %s", r.State, r.left()))
+	line("replica", r.Replica)
+	line("fingerprint", r.Fingerprint)
+	o := r.Outcome
+	if o == nil {
+		return
+	}
+	line("action", o.Action)
+	line("agent", o.Agent)
+	line("session", o.Session)
+	switch {
+	case o.Omitted:
+		line("answer", "too large to keep")
+	case o.Response != nil:
+		line("answer", fmt.Sprintf("%d, %d bytes", o.Response.Status, len(o.Response.Body)))
+	default:
+		line("reply", strconv.Quote(o.Reply))
 	}
 }
 

@@ -94,8 +94,8 @@ func (s *redisServer) Close() error { return errors.Join(s.Store.Close(), s.clie
 var _ redisBackend = (*redisServer)(nil)
 
 // Info implements doctor.Redis.
-func (s *redisServer) Info(ctx context.Context, section string) (map[string]string, error) {
-	text, err := s.client.Info(ctx, section).Result()
+func (s *redisServer) Info(ctx context.Context) (map[string]string, error) {
+	text, err := s.client.Info(ctx).Result()
 	if err != nil {
 		return nil, redact.Error(err)
 	}
