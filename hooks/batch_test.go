@@ -182,6 +182,27 @@ func TestABatchEndsWhereTheSenderHangsUp(t *testing.T) {
 	}
 }
 
+func TestTheAnswersOfABatchAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	f := forwarding(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 400)) },
+		func(_ *hooks.Hook, d *hooks.Deps) { d.MaxBody = 1000 })
+	var body struct {
+		Messages []struct{ Answer json.RawMessage }
+	}
+	if err := json.Unmarshal([]byte(readAll(t, f.post(t, `[1,2,3,4]`, nil))), &body); err != nil {
+		t.Fatal(err)
+	}
+	omitted := 0
+	for _, m := range body.Messages {
+		if string(m.Answer) == `{"ok":true,"reply_omitted":true}` {
+			omitted++
+		}
+	}
+	if len(body.Messages) != 4 || omitted != 2 {
+		t.Errorf("%d of %d answers are omitted, want those that do not fit into 1000 bytes", omitted, len(body.Messages))
+	}
+}
+
 func TestForwardedBatchKeepsTheTargetsAnswers(t *testing.T) {
 	t.Parallel()
 	f := forwarding(t, func(w http.ResponseWriter, r *http.Request) {

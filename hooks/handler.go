@@ -144,7 +144,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, rt *route, start
 }
 
 // processAll runs the messages of a batch in their order. Those behind the
-// moment at which the sender hangs up are left to its next delivery.
+// moment at which the sender hangs up are left to its next delivery. The
+// answers are kept until the last one, and so together bounded as one is.
 func (h *Handler) processAll(rt *route, deliveries []delivery) answers {
 	switch {
 	case len(deliveries) == 0:
@@ -152,12 +153,15 @@ func (h *Handler) processAll(rt *route, deliveries []delivery) answers {
 	case len(deliveries) > maxBatch:
 		return one(answer{result: tooManyMessages})
 	}
-	batch := make([]answer, 0, len(deliveries))
+	batch, room := make([]answer, 0, len(deliveries)), h.deps.MaxBody
 	for i := range deliveries {
 		if deliveries[i].Request.Context().Err() != nil {
 			break
 		}
-		batch = append(batch, h.process(rt, &deliveries[i]))
+		a := h.process(rt, &deliveries[i])
+		a.receipt.Outcome = a.receipt.Outcome.Bounded(room)
+		room -= a.receipt.Outcome.Size()
+		batch = append(batch, a)
 	}
 	return answers{batch: batch}
 }

@@ -30,15 +30,20 @@ type Response struct {
 	Body   []byte              `json:"body,omitempty"`
 }
 
-// Bounded returns the outcome without its reply and response body when they
-// are larger than limit bytes together, and with Omitted set. It cuts nothing
-// in half: a replay is the whole answer or says that it is not.
-func (o Outcome) Bounded(limit int64) Outcome {
+// Size returns the bytes of the reply and the response body.
+func (o Outcome) Size() int64 {
 	size := int64(len(o.Reply))
 	if o.Response != nil {
 		size += int64(len(o.Response.Body))
 	}
-	if size <= limit {
+	return size
+}
+
+// Bounded returns the outcome without its reply and response body when they
+// are larger than limit bytes together, and with Omitted set. It cuts nothing
+// in half: a replay is the whole answer or says that it is not.
+func (o Outcome) Bounded(limit int64) Outcome {
+	if o.Size() <= limit {
 		return o
 	}
 	o.Reply, o.Omitted = "", true
