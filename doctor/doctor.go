@@ -97,7 +97,7 @@ func (d *Doctor) Check(ctx context.Context) []health.Check {
 		ID: CheckConfig, Status: health.CheckOK, Source: source,
 		Detail: fmt.Sprintf("valid: %d hooks, %d agents, claims in %s", len(cfg.Hooks.Hooks), len(cfg.Agents), cfg.Hooks.Idempotency.StoreBackend),
 	}}
-	checks = append(checks, secrets(cfg, source), port(ctx, cfg.Gateway, running), stateDir(cfg.Gateway.StateDir), d.fileSystem(cfg), d.database(ctx, cfg))
+	checks = append(checks, secrets(cfg, source), d.port(ctx, cfg.Gateway), stateDir(cfg.Gateway.StateDir), d.fileSystem(cfg), d.database(ctx, cfg))
 	checks = append(checks, d.redis(ctx, cfg)...)
 	return append(checks, timeouts(cfg, source), freshness(cfg, source), authentication(cfg, source))
 }

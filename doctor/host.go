@@ -19,18 +19,18 @@ import (
 )
 
 // port tries to listen where the gateway would, unless it does already.
-func port(ctx context.Context, cfg gateway.Config, r running) health.Check {
+func (d *Doctor) port(ctx context.Context, cfg gateway.Config) health.Check {
 	address := net.JoinHostPort(cfg.Host, strconv.Itoa(cfg.Port))
 	c := health.Check{ID: CheckPort, Source: address, Status: health.CheckOK}
-	if r.answered() {
-		c.Detail = address + " is in use by the running gateway"
-		return c
-	}
 	l, err := gateway.Listen(ctx, cfg)
 	if err == nil {
 		err = l.Close()
 	}
 	if err != nil {
+		if _, notOurs := d.Backends.Health(ctx, cfg.LocalURL(), cfg.AuthToken); notOurs == nil {
+			c.Detail = address + " is in use by the running gateway"
+			return c
+		}
 		c.Status, c.Detail = health.CheckFail, err.Error()
 		c.Hint = "end the program that listens there, or change gateway.host or gateway.port"
 		return c

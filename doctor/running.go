@@ -19,9 +19,6 @@ type running struct {
 	errs    []error
 }
 
-// answered reports whether a gateway answers where the configuration listens.
-func (r running) answered() bool { return !r.chosen && r.errs[0] == nil }
-
 // ask asks the running gateways first: what they do counts for more than what
 // a file says.
 func (d *Doctor) ask(ctx context.Context, cfg config.Config) running {

@@ -123,6 +123,7 @@ func TestDoctorAsksTheRunningGateway(t *testing.T) {
 	checks := diagnose(t, exitOK, "-c", file("a-token-of-some-length"))
 	wantCheck(t, checks, "gateway", health.CheckOK, "replica "+r.replica)
 	wantCheck(t, checks, "port", health.CheckOK, "in use by the running gateway")
+	wantCheck(t, diagnose(t, exitError, "-c", file("a-token-of-some-length"), "--url", "http://127.0.0.1:1"), "port", health.CheckOK, "in use by the running gateway")
 	wantCheck(t, checks, "database", health.CheckOK, "is a sound database")
 	checks = diagnose(t, exitOK, "-c", file("another-token-of-that-length"))
 	wantCheck(t, checks, "gateway", health.CheckWarn, "does not take this configuration's gateway.auth_token")
