@@ -161,17 +161,34 @@ func Failed(checks []health.Check, strict bool) bool {
 	})
 }
 
-// Text returns the checks for people, one per line, hints below.
+// Text returns the checks for people, one per line, hints below. Checks that
+// are skipped in a row for one reason share a line.
 func Text(checks []health.Check) string {
 	var b strings.Builder
-	for _, c := range checks {
+	for i := 0; i < len(checks); {
+		c, n := checks[i], 1
+		for c.Status == health.CheckSkipped && i+n < len(checks) && checks[i+n].Status == c.Status && checks[i+n].Detail == c.Detail {
+			n++
+		}
+		if n > 1 {
+			c.ID, c.Detail = plural(n, "check"), c.Detail+": "+ids(checks[i:i+n])
+		}
 		detail := strings.ReplaceAll(c.Detail, "\n", "\n"+strings.Repeat(" ", 27))
 		fmt.Fprintf(&b, "%-8s %-17s %s\n", c.Status, c.ID, detail)
 		if c.Hint != "" {
 			fmt.Fprintf(&b, "%-26s → %s\n", "", c.Hint)
 		}
+		i += n
 	}
 	return b.String()
+}
+
+func ids(checks []health.Check) string {
+	var all []string
+	for _, c := range checks {
+		all = append(all, c.ID)
+	}
+	return strings.Join(all, ", ")
 }
 
 func plural(n int, noun string) string {

@@ -365,8 +365,12 @@ func TestText(t *testing.T) {
 	got := doctor.Text([]health.Check{
 		{ID: "config", Status: health.CheckOK, Detail: "valid"},
 		{ID: "redis", Status: health.CheckFail, Detail: "unreachable", Hint: "start Redis"},
+		{ID: "redis_role", Status: health.CheckSkipped, Detail: "Redis cannot be used"},
+		{ID: "redis_clock", Status: health.CheckSkipped, Detail: "Redis cannot be used"},
+		{ID: "prove", Status: health.CheckSkipped, Detail: "another reason"},
 	})
-	want := "ok       config            valid\nfail     redis             unreachable\n                           → start Redis\n"
+	want := "ok       config            valid\nfail     redis             unreachable\n                           → start Redis\n" +
+		"skipped  2 checks          Redis cannot be used: redis_role, redis_clock\nskipped  prove             another reason\n"
 	if got != want {
 		t.Errorf("Text = %q, want %q", got, want)
 	}

@@ -29,7 +29,7 @@ func secrets(cfg config.Config, source string) health.Check {
 			f.warn("take the space or line break away; texts that are read from a file often end in one", "%s has space or a line break at an end", path)
 		}
 		if token := path == "gateway.auth_token" || strings.Contains(path, ".auth"); token && len(text) < shortToken {
-			f.warn("use a token of 16 bytes or more; gateway doctor --fix makes one", "%s has %d bytes and can be guessed", path, len(text))
+			f.warn("use tokens of 16 bytes or more, as openssl rand -base64 24 makes them", "%s has %d bytes and can be guessed", path, len(text))
 		}
 	}
 	f.details = append([]string{plural(set, "secret") + " set"}, f.details...)
