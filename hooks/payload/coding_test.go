@@ -7,6 +7,7 @@ import (
 	"compress/zlib"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -73,6 +74,19 @@ func TestDecode(t *testing.T) {
 				t.Errorf("Decode = %q, %v, want %q, %v", got, err, test.want, test.err)
 			}
 		})
+	}
+}
+
+func TestDecodeReadsNoMoreThanTheLimit(t *testing.T) { // alone: it counts bytes
+	bomb := compressed(t, strings.Repeat("a", 64<<20), gzipped)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := payload.Decode([]string{"gzip"}, bomb, 1<<20); !errors.Is(err, payload.ErrTooLarge) {
+		t.Errorf("Decode = %v, want ErrTooLarge", err)
+	}
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 {
+		t.Errorf("%d MiB were used for a limit of one", used>>20)
 	}
 }
 

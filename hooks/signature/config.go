@@ -109,6 +109,8 @@ func (c Config) Validate() error {
 	}
 	if strings.ContainsFunc(c.Prefix, unicode.IsControl) || strings.Contains(c.Prefix, ",") {
 		bad("prefix: %q holds a comma or a control character", c.Prefix)
+	} else if strings.TrimLeftFunc(c.Prefix, unicode.IsSpace) != c.Prefix {
+		bad("prefix: %q begins with space, which is cut off every signature", c.Prefix)
 	}
 	oneOf("algo", c.Algo, slices.Sorted(maps.Keys(algorithms))...)
 	oneOf("secret_encoding", c.SecretEncoding, SecretRaw, SecretBase64)
@@ -118,8 +120,8 @@ func (c Config) Validate() error {
 		if maxAge < time.Second {
 			bad("max_age: %s is shorter than 1s; leave the key out for the default", maxAge)
 		}
-		if maxFuture < 0 {
-			bad("max_future: %s is negative", maxFuture)
+		if maxFuture != 0 && maxFuture < time.Second {
+			bad("max_future: %s is neither 0s, for no time ahead, nor at least 1s", maxFuture)
 		}
 	}
 	return errors.Join(append(errs, c.secretProblems()...)...)

@@ -46,7 +46,23 @@ func TestValidate(t *testing.T) {
 		},
 		{
 			"no window", signature.Config{Scheme: "standard", SecretEncoding: "raw", Secrets: good, MaxAge: duration(0), MaxFuture: duration(-1)},
-			"max_age: 0s is shorter than 1s; leave the key out for the default\nmax_future: -1ns is negative",
+			"max_age: 0s is shorter than 1s; leave the key out for the default\nmax_future: -1ns is neither 0s, for no time ahead, nor at least 1s",
+		},
+		{
+			"a future that whole seconds do not have", signature.Config{Scheme: "stripe", Secrets: good, MaxFuture: duration(time.Millisecond)},
+			"max_future: 1ms is neither 0s, for no time ahead, nor at least 1s",
+		},
+		{
+			"a prefix that is never there", signature.Config{Scheme: "hmac-hex", Secrets: good, Header: "X-Sig", Prefix: " sha256="},
+			`prefix: " sha256=" begins with space, which is cut off every signature`,
+		},
+		{
+			"two signatures as a prefix", signature.Config{Scheme: "hmac-hex", Secrets: good, Header: "X-Sig", Prefix: "a,b"},
+			`prefix: "a,b" holds a comma or a control character`,
+		},
+		{
+			"no header", signature.Config{Scheme: "hmac-hex", Secrets: good},
+			`header: "" is not the name of a header; scheme hmac-hex needs the one that carries the signature`,
 		},
 		{
 			"secrets that can be guessed", signature.Config{Scheme: "github", Secrets: []secret.String{{}, secret.New("MARKER7"), secret.New("MARKER-1")}},
@@ -68,6 +84,10 @@ func TestValidate(t *testing.T) {
 		},
 		{
 			"a line break behind a text", signature.Config{Scheme: "github", Secrets: []secret.String{secret.New("MARKER-12\n")}},
+			"secrets[0]: has space or a line break at an end, as texts read from a file often do; no sender's secret has",
+		},
+		{
+			"a space before a text", signature.Config{Scheme: "hmac-hex", Header: "X-Sig", Secrets: []secret.String{secret.New(" MARKER-12")}},
 			"secrets[0]: has space or a line break at an end, as texts read from a file often do; no sender's secret has",
 		},
 		{

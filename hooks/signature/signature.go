@@ -126,10 +126,11 @@ func (v *Verifier) matches(c claim) bool {
 	return false
 }
 
-// isFresh compares whole seconds, which is what senders sign.
+// isFresh compares whole seconds, which is what senders sign. It compares times
+// and not their difference, which a Duration holds for 292 years only.
 func (v *Verifier) isFresh(signed, now time.Time) bool {
-	age := now.Truncate(time.Second).Sub(signed)
-	return age <= v.maxAge && -age <= v.maxFuture
+	now = now.Truncate(time.Second)
+	return !signed.Before(now.Add(-v.maxAge)) && !signed.After(now.Add(v.maxFuture))
 }
 
 // Sign adds to header what a sender with the first secret would send at now.

@@ -1,13 +1,20 @@
 package signature_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,10 +37,11 @@ var everyScheme = map[string]struct {
 	"stripe":                {signature.Config{Scheme: signature.Stripe}, true},
 	"standard":              {signature.Config{Scheme: signature.Standard}, true},
 	"standard, raw":         {signature.Config{Scheme: signature.Standard, SecretEncoding: signature.SecretRaw}, true},
+	"hmac-hex":              {signature.Config{Scheme: signature.HMACHex, Header: "X-Sig"}, false},
 	"hmac-hex, sha1":        {signature.Config{Scheme: signature.HMACHex, Header: "X-Sig", Algo: "sha1"}, false},
 	"hmac-hex, sha512":      {signature.Config{Scheme: signature.HMACHex, Header: "x-sig", Prefix: "sha512=", Algo: "sha512"}, false},
 	"hmac-base64, a URL":    {signature.Config{Scheme: signature.HMACBase64, Header: "X-Sig", SignedURL: signature.URLBefore}, false},
-	"hmac-base64, behind":   {signature.Config{Scheme: signature.HMACBase64, Header: "X-Sig", SignedURL: signature.URLAfter}, false},
+	"hmac-base64, behind":   {signature.Config{Scheme: signature.HMACBase64, Header: "X-Sig", SignedURL: signature.URLAfter, Algo: "sha1"}, false},
 	"hmac-base64, a scheme": {signature.Config{Scheme: signature.HMACBase64, Header: "Authorization", Prefix: "HMAC ", SecretEncoding: signature.SecretBase64}, false},
 }
 
@@ -105,6 +113,48 @@ func TestB84_EveryOtherByteIsRefused(t *testing.T) {
 			t.Errorf("under another secret: %v", err)
 		}
 	})
+}
+
+// The MACs are made here, so that Sign and Verify cannot be wrong in the same way.
+func TestWhatASenderSigns(t *testing.T) {
+	t.Parallel()
+	const text = "old-secret"
+	seconds := fmt.Sprint(now.Unix())
+	sum := func(newHash func() hash.Hash, signed string) []byte {
+		h := hmac.New(newHash, []byte(text))
+		h.Write([]byte(signed))
+		return h.Sum(nil)
+	}
+	inHex := func(newHash func() hash.Hash, signed string) string { return hex.EncodeToString(sum(newHash, signed)) }
+	inBase64 := func(newHash func() hash.Hash, signed string) string {
+		return base64.StdEncoding.EncodeToString(sum(newHash, signed))
+	}
+	standard := inBase64(sha256.New, "msg_1."+seconds+"."+body)
+	for name, header := range map[string]http.Header{
+		"github":           {"X-Hub-Signature-256": {"sha256=" + inHex(sha256.New, body)}},
+		"slack":            {"X-Slack-Request-Timestamp": {seconds}, "X-Slack-Signature": {"v0=" + inHex(sha256.New, "v0:"+seconds+":"+body)}},
+		"stripe":           {"Stripe-Signature": {"t=" + seconds + ",v1=" + inHex(sha256.New, seconds+"."+body)}},
+		"standard":         {"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {seconds}, "Webhook-Signature": {"v1," + standard}},
+		"standard, raw":    {"Svix-Id": {"msg_1"}, "Svix-Timestamp": {seconds}, "Svix-Signature": {"v1," + standard}},
+		"hmac-hex":         {"X-Sig": {inHex(sha256.New, body)}},
+		"hmac-hex, sha1":   {"X-Sig": {inHex(sha1.New, body)}},
+		"hmac-hex, sha512": {"X-Sig": {"sha512=" + inHex(sha512.New, body)}},
+		// As Square and Trello do.
+		"hmac-base64, a URL":    {"X-Sig": {inBase64(sha256.New, content.URL+body)}},
+		"hmac-base64, behind":   {"X-Sig": {inBase64(sha1.New, body+content.URL)}},
+		"hmac-base64, a scheme": {"Authorization": {"HMAC " + inBase64(sha256.New, body)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, known := everyScheme[name]
+			if !known {
+				t.Fatal("no such scheme")
+			}
+			if err := verifier(t, s.cfg, text).Verify(header, content, now); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func TestB94_ASignedURLIsComparedByteByByte(t *testing.T) {
@@ -179,6 +229,67 @@ func TestB85_SeveralSignaturesAreTried(t *testing.T) {
 	})
 }
 
+func TestB85_TheLastOf32SignaturesCountsAndThe33rdIsTooMany(t *testing.T) {
+	t.Parallel()
+	forEachScheme(t, func(t *testing.T, cfg signature.Config, _ bool, signed http.Header) {
+		v, name, separator, most := verifier(t, cfg, "old-secret"), signatureHeader(cfg), ",", 32
+		good := signed[name][0]
+		wrong := good[:len(good)-4] + "0000"
+		switch cfg.Scheme {
+		case signature.Standard:
+			separator = " "
+		case signature.Stripe: // the time takes the place of one
+			var stamp string
+			stamp, good, _ = strings.Cut(good, ",")
+			wrong, most = "v1="+strings.Repeat("0", 64), 31
+			good = stamp + separator + good
+		}
+		for count, want := range map[int]error{most: nil, most + 1: signature.ErrInvalid} {
+			many := strings.Repeat(wrong+separator, count-1)
+			h := maps.Clone(signed)
+			h[name] = []string{many + good}
+			if err := v.Verify(h, content, now); !errors.Is(err, want) {
+				t.Errorf("the last of %d: Verify = %v, want %v", count, err, want)
+			}
+		}
+		lines := map[int]error{32: nil, 33: signature.ErrInvalid}
+		if cfg.Scheme == signature.Stripe { // each line has a time that is hashed with the body
+			lines = map[int]error{4: nil, 5: signature.ErrInvalid}
+		}
+		for count, want := range lines {
+			h := maps.Clone(signed)
+			h[name] = append(slices.Repeat([]string{wrong}, count-1), signed[name][0])
+			if err := v.Verify(h, content, now); !errors.Is(err, want) {
+				t.Errorf("the last of %d lines: Verify = %v, want %v", count, err, want)
+			}
+		}
+	})
+}
+
+func TestAVerifierIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	forEachScheme(t, func(t *testing.T, cfg signature.Config, _ bool, _ http.Header) {
+		v := verifier(t, cfg, "new-secret", "old-secret")
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				own := signature.Content{Body: fmt.Appendf(nil, "body %d", i), URL: content.URL}
+				for range 20 {
+					h := make(http.Header)
+					v.Sign(h, own, now)
+					if err := v.Verify(h, own, now); err != nil {
+						t.Errorf("body %d: %v", i, err)
+					}
+					if err := v.Verify(h, content, now); !errors.Is(err, signature.ErrInvalid) {
+						t.Errorf("the signature of body %d under another: %v", i, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
 func TestB85_ManySignaturesCostNoMoreThanOne(t *testing.T) { // alone: it counts allocations
 	v := verifier(t, signature.Config{Scheme: signature.GitHub}, "old-secret")
 	for _, count := range []int{33, 500, 50_000} {
@@ -186,56 +297,6 @@ func TestB85_ManySignaturesCostNoMoreThanOne(t *testing.T) { // alone: it counts
 		if got := testing.AllocsPerRun(10, func() { _ = v.Verify(h, content, now) }); got > 2 {
 			t.Errorf("%d signatures make %g allocations; they ought to be refused unread", count, got)
 		}
-	}
-}
-
-func TestB87_VersionsAndHeaderNames(t *testing.T) {
-	t.Parallel()
-	cfg := signature.Config{Scheme: signature.Standard}
-	v := verifier(t, cfg, "old-secret")
-	signed := make(http.Header)
-	v.Sign(signed, content, now)
-	good := signed["Webhook-Signature"][0]
-	other := "v1," + base64.StdEncoding.EncodeToString(make([]byte, 32))
-	asymmetric := "v1a," + base64.StdEncoding.EncodeToString(make([]byte, 64))
-	for list, want := range map[string]error{
-		other + " " + good + " " + asymmetric:                    nil,
-		asymmetric + " " + good:                                  nil,
-		other + ", " + good:                                      nil, // two lines that a proxy has joined
-		asymmetric:                                               signature.ErrInvalid,
-		"v1a" + strings.TrimPrefix(good, "v1"):                   signature.ErrInvalid,
-		strings.TrimPrefix(good, "v1,"):                          signature.ErrInvalid,
-		"v1," + good:                                             signature.ErrInvalid,
-		strings.TrimSuffix(good, "="):                            signature.ErrInvalid,
-		good[:len(good)-2] + string(good[len(good)-2]+1) + "=":   signature.ErrInvalid, // stray bits behind the last byte
-		"v1," + strings.ToLower(strings.TrimPrefix(good, "v1,")): signature.ErrInvalid,
-	} {
-		h := maps.Clone(signed)
-		h["Webhook-Signature"] = []string{list}
-		if err := v.Verify(h, content, now); !errors.Is(err, want) {
-			t.Errorf("%s: Verify = %v, want %v", list, err, want)
-		}
-	}
-	svix := make(http.Header)
-	for name, values := range signed {
-		svix["Svix-"+strings.TrimPrefix(name, "Webhook-")] = values
-	}
-	if err := v.Verify(svix, content, now); err != nil {
-		t.Errorf("under the names of Svix: %v", err)
-	}
-	mixed := maps.Clone(svix)
-	mixed["Webhook-Id"] = []string{"another"}
-	if err := v.Verify(mixed, content, now); !errors.Is(err, signature.ErrInvalid) {
-		t.Errorf("with parts of two sets: %v", err)
-	}
-	withPrefix := cfg
-	withPrefix.Secrets = []secret.String{secret.New("whsec_" + base64.StdEncoding.EncodeToString([]byte("old-secret")))}
-	prefixed, err := signature.New(withPrefix)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := prefixed.Verify(signed, content, now); err != nil {
-		t.Errorf("with the secret behind whsec_: %v", err)
 	}
 }
 
@@ -273,105 +334,4 @@ func TestB97_MalformedIsLikeWrong(t *testing.T) {
 			t.Errorf("no header: %v", err)
 		}
 	})
-}
-
-func TestATimeIsPlainDigitsAndThereOnce(t *testing.T) {
-	t.Parallel()
-	seconds := fmt.Sprint(now.Unix())
-	for scheme, name := range map[string]string{signature.Slack: "X-Slack-Request-Timestamp", signature.Standard: "Webhook-Timestamp"} {
-		v := verifier(t, signature.Config{Scheme: scheme}, "old-secret")
-		for _, values := range [][]string{
-			nil, {""}, {"+" + seconds}, {" " + seconds}, {seconds + ".0"}, {"-1"}, {"0x1"}, {"1e9"}, {strings.Repeat("9", 12)}, {strings.Repeat("9", 1<<16)},
-			{seconds, seconds}, {seconds + "," + seconds}, {"١٢٣"},
-		} {
-			h := make(http.Header)
-			v.Sign(h, content, now)
-			h[name] = values
-			if err := v.Verify(h, content, now); !errors.Is(err, signature.ErrInvalid) {
-				t.Errorf("%s %.20q: Verify = %v, want ErrInvalid", name, values, err)
-			}
-		}
-	}
-	h := make(http.Header)
-	v := verifier(t, signature.Config{Scheme: signature.Stripe}, "old-secret")
-	v.Sign(h, content, now)
-	h["Stripe-Signature"][0] = "t=1," + h["Stripe-Signature"][0]
-	if err := v.Verify(h, content, now); !errors.Is(err, signature.ErrInvalid) {
-		t.Errorf("two times in a line: %v", err)
-	}
-}
-
-func TestB101_TheWindowHasTwoEnds(t *testing.T) {
-	t.Parallel()
-	forEachScheme(t, func(t *testing.T, cfg signature.Config, timed bool, signed http.Header) {
-		age, future := 10*time.Minute, 30*time.Second
-		if timed {
-			cfg.MaxAge, cfg.MaxFuture = &age, &future
-		}
-		v := verifier(t, cfg, "old-secret")
-		for _, test := range []struct {
-			later time.Duration // than the signing
-			fresh bool
-		}{
-			{0, true}, {age - time.Second, true}, {age, true}, {age + time.Second, false}, {365 * 24 * time.Hour, false},
-			{-10 * time.Second, true}, {-future, true}, {-future - time.Second, false}, {-10 * time.Minute, false},
-		} {
-			var want error
-			if timed && !test.fresh {
-				want = signature.ErrStale
-			}
-			if err := v.Verify(signed, content, now.Add(test.later)); !errors.Is(err, want) {
-				t.Errorf("%s after the signing: %v, want %v", test.later, err, want)
-			}
-			if err := v.Verify(signed, signature.Content{Body: []byte("other")}, now.Add(test.later)); !errors.Is(err, signature.ErrInvalid) {
-				t.Errorf("a forgery %s after the signing: %v, want ErrInvalid", test.later, err)
-			}
-		}
-	})
-}
-
-// Nobody who does not know the secret gets in, and nothing panics.
-func FuzzVerify(f *testing.F) {
-	f.Add("sha256=00,v0=00", "1767225600", "msg_1", `{}`)
-	f.Add("t=1767225600,v1="+strings.Repeat("0", 64), "", "", "")
-	f.Add("v1,"+base64.StdEncoding.EncodeToString(make([]byte, 32))+" v1a,x", "99999999999", ".", "\xff")
-	f.Add("HMAC "+strings.Repeat("é", 32), "-1", "", "a")
-	var verifiers []*signature.Verifier
-	for _, name := range slices.Sorted(maps.Keys(everyScheme)) {
-		verifiers = append(verifiers, verifier(f, everyScheme[name].cfg, "a secret that no input knows", "and another"))
-	}
-	f.Fuzz(func(t *testing.T, sig, stamp, id, text string) {
-		h := http.Header{}
-		for _, name := range []string{"X-Hub-Signature-256", "X-Slack-Signature", "Stripe-Signature", "Webhook-Signature", "X-Sig", "Authorization"} {
-			h[name] = []string{sig, id + sig}
-		}
-		h["X-Slack-Request-Timestamp"], h["Webhook-Timestamp"], h["Webhook-Id"] = []string{stamp}, []string{stamp}, []string{id}
-		for _, v := range verifiers {
-			if err := v.Verify(h, signature.Content{Body: []byte(text), URL: id}, now); !errors.Is(err, signature.ErrInvalid) {
-				t.Fatalf("Verify = %v, want ErrInvalid", err)
-			}
-			signed := maps.Clone(h)
-			v.Sign(signed, signature.Content{Body: []byte(text), URL: id}, now)
-			if err := v.Verify(signed, signature.Content{Body: []byte(text), URL: id}, now); err != nil {
-				t.Fatalf("Verify of what Sign made = %v", err)
-			}
-		}
-	})
-}
-
-func BenchmarkVerify(b *testing.B) {
-	kilobyte := signature.Content{Body: []byte(strings.Repeat("x", 1024))}
-	for _, name := range slices.Sorted(maps.Keys(everyScheme)) {
-		b.Run(name, func(b *testing.B) {
-			v := verifier(b, everyScheme[name].cfg, "old-secret")
-			h := make(http.Header)
-			v.Sign(h, kilobyte, now)
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := v.Verify(h, kilobyte, now); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

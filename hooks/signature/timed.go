@@ -1,6 +1,7 @@
 package signature
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"net/http"
@@ -24,9 +25,9 @@ func (slackScheme) covered(signed string, content Content) [][]byte {
 }
 
 func (s slackScheme) claims(header http.Header, content Content) []claim {
-	text, ok := only(header, slackTime)
-	signed, isTime := timestamp(text)
-	if !ok || !isTime {
+	text := only(header, slackTime)
+	signed, ok := timestamp(text)
+	if !ok {
 		return nil
 	}
 	c := claim{covered: s.covered(text, content), signed: signed, timed: true}
@@ -104,11 +105,12 @@ func (s stripeScheme) sign(header http.Header, content Content, k *key, now time
 // standardScheme is that of Standard Webhooks, see
 // https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md,
 // also under the header names of Svix, from which it comes. Versions other than
-// v1 are ignored: v1a is asymmetric.
+// v1 are ignored: v1a is asymmetric. Where an id with dots ends cannot be seen
+// in what is signed; the specification has senders let no user choose one.
 type standardScheme struct{}
 
-// The sets of header names. A request is verified by the first set that it has
-// a part of, never by parts of two.
+// The sets of header names. A request is verified by the first set that is
+// complete, never by parts of two.
 var standardSets = []string{"Webhook-", "Svix-"}
 
 func (standardScheme) covered(id, signed string, content Content) [][]byte {
@@ -117,7 +119,7 @@ func (standardScheme) covered(id, signed string, content Content) [][]byte {
 
 func (s standardScheme) claims(header http.Header, content Content) []claim {
 	for _, set := range standardSets {
-		if len(header[set+"Signature"]) > 0 || len(header[set+"Id"]) > 0 || len(header[set+"Timestamp"]) > 0 {
+		if len(header[set+"Signature"]) > 0 && len(header[set+"Id"]) > 0 && len(header[set+"Timestamp"]) > 0 {
 			return s.claimsOf(set, header, content)
 		}
 	}
@@ -125,10 +127,9 @@ func (s standardScheme) claims(header http.Header, content Content) []claim {
 }
 
 func (s standardScheme) claimsOf(set string, header http.Header, content Content) []claim {
-	id, hasID := only(header, set+"Id")
-	text, hasTime := only(header, set+"Timestamp")
-	signed, isTime := timestamp(text)
-	if !hasID || id == "" || !hasTime || !isTime {
+	id, text := only(header, set+"Id"), only(header, set+"Timestamp")
+	signed, ok := timestamp(text)
+	if id == "" || !ok || hasOtherID(header, id) {
 		return nil
 	}
 	c := claim{covered: s.covered(id, text, content), signed: signed, timed: true}
@@ -145,26 +146,39 @@ func (s standardScheme) claimsOf(set string, header http.Header, content Content
 	return []claim{c}
 }
 
+// hasOtherID reports whether a set names another id than the one that is
+// verified. A hook may know messages by either header, so that a copied request
+// with an id of its own choice in the other one would run again.
+func hasOtherID(header http.Header, verified string) bool {
+	for _, set := range standardSets {
+		for _, id := range header[set+"Id"] {
+			if id != verified {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // sign keeps an id that is there already, so that a message can be sent twice.
 func (s standardScheme) sign(header http.Header, content Content, k *key, now time.Time) {
-	id, text := header.Get("Webhook-Id"), unix(now)
-	if id == "" {
-		id = "msg_" + rand.Text()
-	}
+	id, text := cmp.Or(header.Get("Webhook-Id"), header.Get("Svix-Id"), "msg_"+rand.Text()), unix(now)
 	m := k.sum(s.covered(id, text, content)...)
+	if len(header["Svix-Id"]) > 0 {
+		header["Svix-Id"] = []string{id} // two ids are refused
+	}
 	header["Webhook-Id"] = []string{id}
 	header["Webhook-Timestamp"] = []string{text}
 	header["Webhook-Signature"] = []string{"v1," + base64Encoding{}.encode(m.bytes())}
 }
 
-// only returns the value of a header that occurs once: a proxy in front may
-// have looked at another one.
-func only(header http.Header, name string) (string, bool) {
-	values := header[name]
-	if len(values) != 1 {
-		return "", false
+// only returns the value of a header that occurs once, else nothing: a proxy in
+// front may have looked at another one.
+func only(header http.Header, name string) string {
+	if values := header[name]; len(values) == 1 {
+		return values[0]
 	}
-	return values[0], true
+	return ""
 }
 
 // maxTimestamp is the length of seconds until the year 5138.
