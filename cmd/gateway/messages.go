@@ -119,14 +119,16 @@ func (a *app) collect(ctx context.Context, l idempotency.Lister, req idempotency
 }
 
 func (a *app) printMessages(rows []messageRow, more, asJSON bool) error {
-	if more {
+	switch {
+	case more:
 		_, _ = fmt.Fprintf(a.err, "there are more than %d; see them with --limit\n", len(rows))
+	case len(rows) == 0:
+		_, _ = fmt.Fprintln(a.err, "the store knows no such message")
 	}
 	if asJSON {
 		return a.printJSON(map[string]any{"messages": rows, "more": more})
 	}
 	if len(rows) == 0 {
-		_, _ = fmt.Fprintln(a.err, "the store knows no such message")
 		return nil
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
@@ -229,36 +231,32 @@ a finished message.`,
 		Example: `  gateway messages release hook::echo:1 --force`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withMessages(cmd.Context(), func(ctx context.Context, cfg config.Config, l idempotency.Lister) error {
-				return a.release(ctx, cfg, l, args[0], force)
-			})
+			return a.release(cmd.Context(), args[0], force)
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false, "the replica is gone for certain")
 	return c
 }
 
-func (a *app) release(ctx context.Context, cfg config.Config, l idempotency.Lister, key string, force bool) error {
-	e, err := find(ctx, l, key)
+func (a *app) release(ctx context.Context, key string, force bool) error {
+	var cfg config.Config
+	var held idempotency.Entry
+	err := a.withMessages(ctx, func(ctx context.Context, c config.Config, l idempotency.Lister) (err error) {
+		cfg = c
+		held, err = releasable(ctx, c, l, key, force)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	row := newMessageRow(e)
-	if e.State == idempotency.Recorded {
-		return fmt.Errorf("%s is finished, and a finished message is never released: it would run again. It is known for another %s", key, row.left())
-	}
-	report, err := askHealth(ctx, cfg.Gateway.LocalURL(), cfg.Gateway.AuthToken)
-	switch {
-	case err == nil && report.Replica == row.Replica:
-		return fmt.Errorf("replica %s is running %s right now; stop the gateway first, which gives its claims back", row.Replica, key)
-	case !force:
-		return fmt.Errorf("replica %s may still be running %s, and would then run beside the next delivery. The claim ends by itself within %s unless it is renewed; say --force if that replica is gone", row.Replica, key, row.left())
-	}
+	// Only now that nothing looks at it: see sqlitestore.OpenReadOnly.
+	ctx, cancel := context.WithTimeout(ctx, messagesTimeout)
+	defer cancel()
 	store, err := openStore(ctx, cfg, a.warnings())
 	if err != nil {
 		return err
 	}
-	claim := idempotency.Claim{Key: e.Key, Token: e.Token, Fingerprint: e.Fingerprint}
+	claim := idempotency.Claim{Key: held.Key, Token: held.Token, Fingerprint: held.Fingerprint}
 	err = errors.Join(store.Release(ctx, claim), store.Close())
 	if errors.Is(err, idempotency.ErrNotOwner) {
 		return fmt.Errorf("%s has changed hands meanwhile; nothing was done", key)
@@ -267,6 +265,26 @@ func (a *app) release(ctx context.Context, cfg config.Config, l idempotency.List
 		a.print("%s is free: its next delivery runs\n", key)
 	}
 	return err
+}
+
+// releasable returns the claim on key, or the reason why it stays.
+func releasable(ctx context.Context, cfg config.Config, l idempotency.Lister, key string, force bool) (idempotency.Entry, error) {
+	e, err := find(ctx, l, key)
+	if err != nil {
+		return e, err
+	}
+	row := newMessageRow(e)
+	if e.State == idempotency.Recorded {
+		return e, fmt.Errorf("%s is finished, and a finished message is never released: it would run again. It is known for another %s", key, row.left())
+	}
+	report, err := askHealth(ctx, cfg.Gateway.LocalURL(), cfg.Gateway.AuthToken)
+	switch {
+	case err == nil && report.Replica == row.Replica:
+		return e, fmt.Errorf("replica %s is running %s right now; stop the gateway first, which gives its claims back", row.Replica, key)
+	case !force:
+		return e, fmt.Errorf("replica %s may still be running %s, and would then run beside the next delivery. The claim ends by itself within %s unless it is renewed; say --force if that replica is gone", row.Replica, key, row.left())
+	}
+	return e, nil
 }
 
 // messagesTimeout bounds a command's work on the store.

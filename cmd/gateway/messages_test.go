@@ -1,17 +1,23 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/doctor"
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/idempotency/sqlitestore"
 	"github.com/oncegate/oncegate/internal/redistest"
 	"github.com/oncegate/oncegate/message"
 )
@@ -36,6 +42,12 @@ func TestMessages(t *testing.T) {
 			t.Parallel()
 			file, text := storeFile(t, backend)
 			r := assembled(t, text)
+			for _, args := range [][]string{nil, {"--json"}} {
+				got := runIn(t, "", nil, append([]string{"messages", "list", "-c", file}, args...)...)
+				if got.code != exitOK || got.err != "the store knows no such message\n" || (got.out == "") != (args == nil) {
+					t.Errorf("an empty list with %v: %+v", args, got)
+				}
+			}
 			for i := range 5 {
 				want(t, r.post("a", fmt.Sprintf(`{"id":"m%d","text":"hello %d"}`, i, i)), 200, "hello")
 			}
@@ -73,7 +85,7 @@ func TestMessages(t *testing.T) {
 			if keys, _ := list("--state", "recorded"); len(keys) != 5 {
 				t.Errorf("recorded: %v, want 5", keys)
 			}
-			if got := runIn(t, "", nil, "messages", "list", "-c", file, "--limit", "1"); !strings.HasPrefix(got.out, "STATE ") || !strings.Contains(got.err, "--limit") {
+			if got := runIn(t, "", nil, "messages", "list", "-c", file, "--limit", "1"); !strings.HasPrefix(got.out, "STATE ") || !strings.Contains(got.err, "more than 1; see them with --limit") {
 				t.Errorf("the table: %+v", got)
 			}
 			show := runIn(t, "", nil, "messages", "show", "hook::a:m3", "-c", file)
@@ -104,6 +116,60 @@ func TestMessages(t *testing.T) {
 			}
 			want(t, r.post("a", `{"id":"running","text":"hi"}`), 200, "hi")
 		})
+	}
+}
+
+// A copy of the files of an open store stands for what a kill leaves behind: the
+// claim is in the log beside the file, and no process has either open.
+func TestTheClaimOfAKilledReplicaIsReleased(t *testing.T) {
+	t.Parallel()
+	file, text := storeFile(t, "sqlite")
+	alive := filepath.Join(t.TempDir(), doctor.DatabaseName)
+	store, err := sqlitestore.Open(t.Context(), sqlitestore.Config{Path: alive, Now: time.Now, Log: slog.New(slog.DiscardHandler), NoUpkeep: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Reserve(t.Context(), "hook::a:1", idempotency.Request{Token: "gone.1", Lease: time.Minute, TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	err = os.CopyFS(mustParse(t, text).Gateway.StateDir, os.DirFS(filepath.Dir(alive)))
+	if err := errors.Join(err, store.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if got := runIn(t, "", nil, "messages", "release", "hook::a:1", "-c", file, "--force"); got.code != exitOK || !strings.Contains(got.out, "hook::a:1 is free") {
+		t.Errorf("release --force: %+v", got)
+	}
+	if got := runIn(t, "", nil, "messages", "show", "hook::a:1", "-c", file); got.code != exitError || !strings.Contains(got.err, "knows no message") {
+		t.Errorf("show of what is released: %+v", got)
+	}
+}
+
+// overlapping is a store whose every page begins with the message that ended
+// the page before.
+type overlapping struct{ idempotency.Lister }
+
+func (overlapping) List(_ context.Context, req idempotency.ListRequest) (idempotency.Page, error) {
+	n, _ := strconv.Atoi(req.After) // empty: 0
+	page := idempotency.Page{Entries: []idempotency.Entry{{Key: idempotency.Key(strconv.Itoa(n))}, {Key: idempotency.Key(strconv.Itoa(n + 1))}}}
+	if n < 4 {
+		page.Next = strconv.Itoa(n + 1)
+	}
+	return page, nil
+}
+
+func TestAMessageOnTwoPagesIsListedOnce(t *testing.T) {
+	t.Parallel()
+	a := &app{streams: streams{err: t.Output()}}
+	for limit, more := range map[int]bool{5: true, 6: false, 7: false} {
+		rows, got, err := a.collect(t.Context(), overlapping{}, idempotency.ListRequest{Limit: limit})
+		if err != nil || got != more || len(rows) != min(limit, 6) {
+			t.Errorf("at most %d: %v, more %t, %v; want those of 6 that fit", limit, rows, got, err)
+		}
+		for i, row := range rows {
+			if row.Key != strconv.Itoa(i) {
+				t.Errorf("at most %d: row %d is %s", limit, i, row.Key)
+			}
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ func RunLister(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"get forgets what is over and follows the owner", testGetEnds},
 		{"list has every message once its state is asked for", testList},
 		{"list in pages misses nothing", testListPages},
+		{"a page is about as long as asked for", testListPageSize},
 		{"list passes over what is over", testListEnds},
 		{"awkward keys are listed as they are", testListKeys},
 		{"done context looks at nothing", testListDone},
@@ -111,12 +112,22 @@ func testGetEnds(t *testing.T, b Backend, l idempotency.Lister) {
 	wantFree(t, l, "released")
 	mustWin(t, b.Store, "taken", "r1.b")
 	mustWin(t, b.Store, "over", "r1.c")
+	recordFor(t, b.Store, "forgotten", lease)
 	b.Advance(lease + 100*time.Millisecond)
 	wantFree(t, l, "over")
+	wantFree(t, l, "forgotten")
 	mustWin(t, b.Store, "taken", "r2.d")
 	if e := mustGet(t, l, "taken"); e.Token != "r2.d" {
 		t.Errorf("the owner is %s, want the one that took it over", e.Token)
 	}
+}
+
+// recordFor makes a record with its own window.
+func recordFor(t *testing.T, s idempotency.Store, id string, window time.Duration) {
+	t.Helper()
+	req := request("r1." + id)
+	req.TTL = window
+	mustRecord(t, s, mustReserve(t, s, id, req, idempotency.Won).Claim, "answer")
 }
 
 // fill makes claims and records and returns their keys.
@@ -172,8 +183,23 @@ func testListPages(t *testing.T, b Backend, l idempotency.Lister) {
 	}
 }
 
+func testListPageSize(t *testing.T, b Backend, l idempotency.Lister) {
+	const messages, few = 60, 20
+	fill(t, b.Store, 0, messages)
+	for _, limit := range []int{1, 5} {
+		page, err := l.List(t.Context(), idempotency.ListRequest{Limit: limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(page.Entries) > limit+few; got != b.OnePage || page.Next == "" != b.OnePage {
+			t.Errorf("a page of %d out of %d messages holds %d, next %q", limit, messages, len(page.Entries), page.Next)
+		}
+	}
+}
+
 func testListEnds(t *testing.T, b Backend, l idempotency.Lister) {
 	mustWin(t, b.Store, "over", "r1.a")
+	recordFor(t, b.Store, "forgotten", lease)
 	b.Advance(lease + 100*time.Millisecond)
 	mustWin(t, b.Store, "running", "r1.b")
 	if got := mustList(t, l, 0, 10); !slices.Equal(got, []idempotency.Key{Key("running")}) {

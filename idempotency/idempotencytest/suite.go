@@ -25,6 +25,10 @@ type Backend struct {
 	// Reopen closes the store and opens it again on the same data, as a
 	// restarted process does. Nil where nothing survives a restart.
 	Reopen func() idempotency.Store
+
+	// OnePage is set for a server that answers with a whole list at once,
+	// however little it is asked for.
+	OnePage bool
 }
 
 // The durations of the suite: long enough for a busy machine, short enough

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,11 +30,15 @@ func (s *Store) Get(ctx context.Context, key idempotency.Key) (idempotency.Entry
 }
 
 const (
-	// scanCount is how many keys the server looks at for one answer.
-	scanCount = 1000
+	// minCount and maxCount bound how many keys the server looks at for one
+	// answer: about a page, and more where it holds little of what is asked for.
+	minCount, maxCount = 10, 1000
 	// maxScans bounds the answers of one List, for a server that holds much else.
-	maxScans = 1000
+	maxScans = 100
 )
+
+// literal makes a pattern of SCAN of a text that stands for itself.
+var literal = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`)
 
 // List implements idempotency.Lister: in the order of SCAN, which says little
 // of what changes meanwhile.
@@ -54,18 +59,20 @@ func (s *Store) list(ctx context.Context, req idempotency.ListRequest) (idempote
 			return page, fmt.Errorf("%q is not the end of a page", req.After)
 		}
 	}
-	for range maxScans { // the prefix holds no pattern: gateway.push.redis.prefix cannot
-		keys, next, err := s.client.Scan(ctx, cursor, s.prefix+"*", scanCount).Result()
+	pattern, count := literal.Replace(s.prefix)+"*", min(max(req.Limit, minCount), maxCount)
+	for range maxScans {
+		keys, next, err := s.client.Scan(ctx, cursor, pattern, int64(count)).Result()
 		if err != nil {
 			return page, err
 		}
-		entries, err := s.look(ctx, keys)
+		entries, err := s.look(ctx, slices.DeleteFunc(keys, s.isOwn))
 		if err != nil {
 			return page, err
 		}
+		before := len(page.Entries)
 		for _, e := range entries {
 			// What is gone again, or was written by nobody here, is passed over.
-			if e.err == nil && (req.State == 0 || e.State == req.State) && !isOwn(e.Key) {
+			if e.err == nil && (req.State == 0 || e.State == req.State) {
 				page.Entries = append(page.Entries, e.Entry)
 			}
 		}
@@ -76,15 +83,18 @@ func (s *Store) list(ctx context.Context, req idempotency.ListRequest) (idempote
 		if len(page.Entries) >= req.Limit {
 			break
 		}
+		if len(page.Entries) == before {
+			count = min(2*count, maxCount)
+		}
 	}
 	page.Next = strconv.FormatUint(cursor, 10)
 	return page, nil
 }
 
-// isOwn reports whether a key is one that the store makes for itself, see Ping
-// and CheckScripts. A message's key has three colons, or is a digest.
-func isOwn(key idempotency.Key) bool {
-	text := string(key)
+// isOwn reports whether a key of Redis is one that the store makes for itself,
+// see Ping and CheckScripts. A message's key has three colons, or is a digest.
+func (s *Store) isOwn(key string) bool {
+	text := strings.TrimPrefix(key, s.prefix)
 	return strings.Count(text, ":") == 1 && (strings.HasPrefix(text, "ping:") || strings.HasPrefix(text, "check:"))
 }
 

@@ -26,11 +26,20 @@ var (
 
 // OpenReadOnly opens the file at path for looking only: it makes nothing,
 // changes nothing and starts nothing. The file may belong to a running process,
-// but not to this one.
+// but not to this one, which may open it as a store once the Reader is closed:
+// all connections of a process share the first one's view of the log's index,
+// and this one's cannot be written.
 func OpenReadOnly(ctx context.Context, path string, now func() time.Time) (*Reader, error) {
 	db, err := sqlitedb.OpenReadOnly(ctx, path)
 	if err != nil {
 		return nil, err
+	}
+	empty, err := checkVersion(ctx, db)
+	if err == nil && empty {
+		err = errors.New("it has no tables yet; the gateway makes them when it starts")
+	}
+	if err != nil {
+		return nil, errors.Join(sqlitedb.Explain(path, err), db.Close())
 	}
 	return &Reader{db: db, path: path, now: now}, nil
 }
@@ -56,7 +65,8 @@ const columns = `SELECT id, key, state, token, fingerprint, deadline, outcome FR
 // Get implements idempotency.Lister.
 func (r *Reader) Get(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	id := rowID(key)
-	entries, err := r.query(ctx, columns+`WHERE id = ? AND deadline > ?`, id[:], r.now().UnixMilli())
+	now := r.now().UnixMilli()
+	entries, err := r.query(ctx, now, columns+`WHERE id = ? AND deadline > ?`, id[:], now)
 	if err == nil && len(entries) == 0 {
 		err = idempotency.ErrNotFound
 	}
@@ -76,9 +86,10 @@ func (r *Reader) List(ctx context.Context, req idempotency.ListRequest) (idempot
 	if req.State == idempotency.Recorded {
 		state.Int64 = recorded
 	}
+	now := r.now().UnixMilli()
 	// One more than asked for tells whether others follow.
-	rows, err := r.query(ctx, columns+`WHERE id > ? AND deadline > ? AND state = coalesce(?, state) ORDER BY id LIMIT ?`,
-		after, r.now().UnixMilli(), state, req.Limit+1)
+	rows, err := r.query(ctx, now, columns+`WHERE id > ? AND deadline > ? AND state = coalesce(?, state) ORDER BY id LIMIT ?`,
+		after, now, state, req.Limit+1)
 	if err != nil {
 		return idempotency.Page{}, fmt.Errorf("list messages: %w", err)
 	}
@@ -99,13 +110,13 @@ type entryRow struct {
 	id []byte
 }
 
-func (r *Reader) query(ctx context.Context, query string, args ...any) (entries []entryRow, err error) {
+// query reads the entries as they are at now, in Unix milliseconds.
+func (r *Reader) query(ctx context.Context, now int64, query string, args ...any) (entries []entryRow, err error) {
 	rows, err := r.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, sqlitedb.Explain(r.path, err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	now := r.now().UnixMilli()
 	for rows.Next() {
 		var e entryRow
 		var state, deadline int64

@@ -21,18 +21,27 @@ func migrate(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // refused after the commit
-	var version int
-	if err := tx.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+	empty, err := checkVersion(ctx, tx)
+	if err != nil || !empty {
 		return err
-	}
-	switch {
-	case version == schemaVersion:
-		return nil
-	case version != 0:
-		return fmt.Errorf("its schema has version %d, this program knows version %d: it belongs to a newer gateway; run that one or choose another state directory", version, schemaVersion)
 	}
 	if _, err := tx.ExecContext(ctx, schema+fmt.Sprintf("PRAGMA user_version = %d;", schemaVersion)); err != nil {
 		return err
 	}
 	return tx.Commit()
+}
+
+// checkVersion returns an error unless the file holds the tables that this
+// program knows, or none yet.
+func checkVersion(ctx context.Context, db interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}) (empty bool, err error) {
+	var version int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return false, err
+	}
+	if version != 0 && version != schemaVersion {
+		return false, fmt.Errorf("its schema has version %d, this program knows version %d: it belongs to a newer gateway; run that one or choose another state directory", version, schemaVersion)
+	}
+	return version == 0, nil
 }

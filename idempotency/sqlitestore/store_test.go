@@ -89,6 +89,9 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(holdLock); path != "" {
 		os.Exit(hold(path))
 	}
+	if path := os.Getenv(writeOnDemand); path != "" {
+		os.Exit(write(path))
+	}
 	os.Exit(m.Run())
 }
 
