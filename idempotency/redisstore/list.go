@@ -107,14 +107,16 @@ type looked struct {
 // look reads keys in one round trip. Its own error says nothing about any.
 func (s *Store) look(ctx context.Context, keys []string) ([]looked, error) {
 	values, times := make([]*redis.StringCmd, len(keys)), make([]*redis.DurationCmd, len(keys))
-	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	cmds, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, key := range keys {
 			values[i], times[i] = p.Get(ctx, key), p.PTTL(ctx, key)
 		}
 		return nil
 	})
-	if _, answered := errors.AsType[redis.Error](err); err != nil && !answered {
-		return nil, err
+	if stamp(cmds, err); err != nil {
+		if _, answered := errors.AsType[redis.Error](err); !answered {
+			return nil, err
+		}
 	}
 	all := make([]looked, len(keys))
 	for i, key := range keys {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -173,9 +174,22 @@ func (t *trips) send(b *batch) {
 		defer cancel()
 	}
 	pipe := t.client.Pipeline()
-	// Queueing cannot fail, and each command carries its own error.
-	_ = pipe.BatchProcess(ctx, cmds...)
-	_, _ = pipe.Exec(ctx)
+	_ = pipe.BatchProcess(ctx, cmds...) // queueing cannot fail
+	_, err := pipe.Exec(ctx)
+	stamp(cmds, err)
+}
+
+// stamp makes the error of a pipeline that of every command, unless one of them
+// is where it comes from. The client leaves the commands without any when it
+// was a new connection that the server refused: each would look answered, by
+// nothing.
+func stamp(cmds []redis.Cmder, err error) {
+	if err == nil || slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
+		return
+	}
+	for _, c := range cmds {
+		c.SetErr(err)
+	}
 }
 
 // finish lets the callers of b go.
