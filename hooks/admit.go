@@ -28,8 +28,8 @@ func (h *Handler) authenticate(rt *route, r *http.Request, wire []byte, now time
 	}
 	content := signature.Content{Body: wire}
 	if rt.guard.signsDecoded {
-		if refusal = decode(); refusal != nil {
-			return nil, "", refusal
+		if decode() != nil { // so that nothing can be verified
+			return nil, "", h.unauthenticated(r, unauthorized)
 		}
 		content.Body = body
 	}

@@ -101,6 +101,16 @@ func TestNothingIsDecompressedForAStranger(t *testing.T) {
 	f := build(t, func(h *hooks.Hook, _ *hooks.Deps) { h.Signature = github(testSecret) })
 	resp := f.post(t, "no gzip", func(r *http.Request) { r.Header.Set("Content-Encoding", "gzip") })
 	wantAnswer(t, resp, 401, unauthorized)
+	f = build(t, func(h *hooks.Hook, _ *hooks.Deps) {
+		h.Signature = github(testSecret)
+		h.Signature.SignedBody = signature.BodyDecoded
+	})
+	for _, coding := range []string{"gzip", "br"} {
+		wantAnswer(t, f.post(t, "no gzip", func(r *http.Request) { r.Header.Set("Content-Encoding", coding) }), 401, unauthorized)
+	}
+	if f.clients.failures != 2 {
+		t.Errorf("failures counted = %d, want 2", f.clients.failures)
+	}
 }
 
 // slack returns a hook whose sender signs the time, and how it signs.
@@ -304,7 +314,7 @@ func TestB102_TheChallengeIsAnsweredBeforeAnySignature(t *testing.T) {
 	t.Parallel()
 	f := build(t, func(h *hooks.Hook, _ *hooks.Deps) {
 		h.Signature = github(testSecret)
-		h.Challenge = &hooks.Challenge{Param: "hub.challenge", VerifyParam: "hub.verify_token", VerifyToken: secret.New("vt")}
+		h.Challenge = &hooks.Challenge{Param: "hub.challenge", VerifyParam: "hub.verify_token", VerifyToken: secret.New("VERIFY-token")}
 	})
 	ask := func(method, query string) *http.Response {
 		w := httptest.NewRecorder()
@@ -312,8 +322,8 @@ func TestB102_TheChallengeIsAnsweredBeforeAnySignature(t *testing.T) {
 		return w.Result()
 	}
 	for range 5 {
-		resp := ask("GET", "hub.mode=subscribe&hub.verify_token=vt&hub.challenge=42")
-		wantAnswer(t, resp, 200, "42")
+		resp := ask("GET", "hub.mode=subscribe&hub.verify_token=VERIFY-token&hub.challenge=CHALLENGE-text")
+		wantAnswer(t, resp, 200, "CHALLENGE-text")
 		if got := resp.Header.Get("Content-Type"); got != "text/plain; charset=utf-8" || resp.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("the challenge comes as %q, want plain text that nothing is read into", got)
 		}
@@ -322,13 +332,13 @@ func TestB102_TheChallengeIsAnsweredBeforeAnySignature(t *testing.T) {
 		method, query string
 		status        int
 	}{
-		{"GET", "hub.mode=subscribe&hub.verify_token=wrong&hub.challenge=42", 403},
-		{"GET", "hub.challenge=42", 403},
-		{"GET", "hub.verify_token=vt", 400},
+		{"GET", "hub.mode=subscribe&hub.verify_token=wrong&hub.challenge=CHALLENGE-text", 403},
+		{"GET", "hub.challenge=CHALLENGE-text", 403},
+		{"GET", "hub.verify_token=VERIFY-token", 400},
 		{"GET", "", 403},
-		{"HEAD", "hub.verify_token=vt&hub.challenge=42", 405},
-		{"OPTIONS", "hub.verify_token=vt&hub.challenge=42", 405},
-		{"POST", "hub.verify_token=vt&hub.challenge=42", 401},
+		{"HEAD", "hub.verify_token=VERIFY-token&hub.challenge=CHALLENGE-text", 405},
+		{"OPTIONS", "hub.verify_token=VERIFY-token&hub.challenge=CHALLENGE-text", 405},
+		{"POST", "hub.verify_token=VERIFY-token&hub.challenge=CHALLENGE-text", 401},
 	} {
 		resp := ask(test.method, test.query)
 		if resp.StatusCode != test.status || test.status == 405 && resp.Header.Get("Allow") != "GET, POST" {
@@ -338,7 +348,7 @@ func TestB102_TheChallengeIsAnsweredBeforeAnySignature(t *testing.T) {
 	if f.runs() != 0 {
 		t.Errorf("%d handshakes ran", f.runs())
 	}
-	if logs := f.logs.String(); strings.Contains(logs, "42") || strings.Contains(logs, "vt") {
+	if logs := f.logs.String(); strings.Contains(logs, "CHALLENGE") || strings.Contains(logs, "VERIFY") {
 		t.Errorf("a challenge or its token is in the log:\n%s", logs)
 	}
 }

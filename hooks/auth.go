@@ -64,6 +64,8 @@ func newGuard(h Hook, gatewayToken secret.String) (guard, error) {
 
 func (g guard) isOpen() bool { return len(g.tokens) == 0 && g.signature == nil }
 
+func (g guard) isSigned() bool { return g.signature != nil }
+
 // tokenName returns the name of the token that a request carries; ok is false
 // if one is demanded and none of them is there. Every token is compared, so
 // that the time says nothing about which one came close.

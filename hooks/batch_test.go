@@ -85,6 +85,9 @@ func TestMessagesOfABatchNeverShareAKey(t *testing.T) {
 	}{
 		{"of the caller", func(h *hooks.Hook) { h.AcceptIdempotencyKey = true }, []string{"[0]:key::k", "[1]:key::k"}},
 		{"of a header", func(h *hooks.Hook) { h.IdempotencyKey = "{{ header.X-Delivery }}" }, []string{"[0]:d", "[1]:d"}},
+		{"of fields that the request has in common", func(h *hooks.Hook) {
+			h.Fingerprint = &hooks.Fingerprint{Fields: []string{"{{ header.X-Delivery }}"}}
+		}, nil},
 		{"of the payload", func(h *hooks.Hook) { h.IdempotencyKey = "{{ header.X-Delivery }}-{{ payload.id }}" }, []string{"d-1", "d-2"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -94,8 +97,9 @@ func TestMessagesOfABatchNeverShareAKey(t *testing.T) {
 				r.Header.Set("Idempotency-Key", "k")
 				r.Header.Set("X-Delivery", "d")
 			})
-			if got := f.ids(); !slices.Equal(got, test.want) {
-				t.Errorf("ids = %q, want %q", got, test.want)
+			got := f.ids()
+			if test.want != nil && !slices.Equal(got, test.want) || len(got) != 2 || got[0] == got[1] {
+				t.Errorf("ids = %q, want %q, or two different ones", got, test.want)
 			}
 		})
 	}

@@ -35,6 +35,7 @@ func (rt *route) isBatch(d *delivery) bool { return d.Payload.IsArray() && !rt.t
 // elements returns the messages of a batch, one more than may be if there are
 // too many.
 func (d *delivery) elements() []delivery {
+	d.ParseQuery()
 	var all []delivery
 	for element := range d.Payload.Elements() {
 		if len(all) > maxBatch {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/hooks/template"
@@ -70,13 +71,22 @@ func (rt *route) messageID(d *delivery) (identity, error) {
 		if !rt.id.ReadsPayload() {
 			text = d.place() + text
 		}
-		return identity{key: message.Key{ID: text}, byCaller: rt.callerKey}, nil
+		return identity{key: message.Key{ID: rt.apart(text)}, byCaller: rt.callerKey}, nil
 	case rt.contentOff:
 		return identity{}, nil
 	case d.Payload == nil:
 		return identity{missing: []string{"payload"}}, nil
 	}
 	return rt.contentID(d), nil
+}
+
+// apart keeps the ids of a template out of the namespace of callers' keys, where
+// a hook has both: nobody takes a key of a caller by writing it into a payload.
+func (rt *route) apart(id string) string {
+	if rt.acceptCallerKey && (strings.HasPrefix(id, "key:") || strings.HasPrefix(id, "[")) {
+		return "id:" + id
+	}
+	return id
 }
 
 // callerKey returns the Idempotency-Key header, if one was sent.
@@ -98,25 +108,39 @@ func callerKey(header http.Header) (key string, given bool, err error) {
 
 // contentID returns the id of a message that has no other: a digest of the
 // chosen fields, or of the payload's canonical form. For the latter a query
-// string is part of what was said.
+// string is part of what was said, unless the sender signs the request without
+// it: whoever copies one could write another.
+//
+// What two hooks are told, or two senders with tokens of their own say, is
+// never the same message.
 func (rt *route) contentID(d *delivery) identity {
 	var space [2048]byte
-	buf := space[:0]
+	buf := appendSized(appendSized(space[:0], rt.path), d.tokenName)
 	if len(rt.fields) == 0 {
 		buf = d.Payload.AppendCanonical(buf)
-		if query := d.Request.URL.RawQuery; query != "" {
+		if query := d.Request.URL.RawQuery; query != "" && (!rt.guard.isSigned() || rt.guard.signsURL) {
 			buf = append(append(buf, '?'), query...)
 		}
 	}
+	ofPayload := len(rt.fields) == 0
 	for _, field := range rt.fields {
 		text, missing := field.Render(&d.Inputs)
 		if len(missing) > 0 {
 			return identity{missing: missing}
 		}
-		buf = append(binary.AppendUvarint(buf, uint64(len(text))), text...) // the length keeps "ab", "c" apart from "a", "bc"
+		buf = appendSized(buf, text)
+		ofPayload = ofPayload || field.ReadsPayload()
+	}
+	if !ofPayload {
+		buf = appendSized(buf, d.place())
 	}
 	sum := sha256.Sum256(buf)
 	return identity{key: message.Key{ID: "fp:" + hex.EncodeToString(sum[:])}, byContent: true}
+}
+
+// appendSized keeps "ab", "c" apart from "a", "bc" by the length in front.
+func appendSized(dst []byte, text string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
 // digest returns the fingerprint that tells a redelivery from other content

@@ -3,12 +3,15 @@ package hooks_test
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/hooks"
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
 )
 
@@ -336,5 +339,65 @@ func TestB118_LongNumbersKeepEveryDigit(t *testing.T) {
 	}
 	if want := `1.10e+400 {"z":9007199254740993,"a":[0.10,1E5]}`; m.Text != want {
 		t.Errorf("text = %q, want %q", m.Text, want)
+	}
+}
+
+func TestContentOfTwoSendersOrHooksIsTwoMessages(t *testing.T) {
+	t.Parallel()
+	id := func(t *testing.T, path, token string) string {
+		t.Helper()
+		f := build(t, func(h *hooks.Hook, _ *hooks.Deps) {
+			h.Channel = "shared"
+			h.Auth = &hooks.Tokens{Named: map[string]secret.String{"alice": secret.New("token-a"), "bob": secret.New("token-b")}}
+			h.Path = path
+		})
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/hooks/"+path, strings.NewReader(`{"text":"yes"}`))
+		r.Header.Set("Authorization", "Bearer "+token)
+		f.handler.ServeHTTP(httptest.NewRecorder(), r)
+		return f.message(t).Key.ID
+	}
+	first := id(t, "x", "token-a")
+	if again := id(t, "x", "token-a"); again != first {
+		t.Errorf("the same again is %s, and was %s", again, first)
+	}
+	if other := id(t, "x", "token-b"); other == first {
+		t.Error("another sender's message is a duplicate")
+	}
+	if other := id(t, "y", "token-a"); other == first {
+		t.Error("another hook's message is a duplicate")
+	}
+}
+
+func TestATemplateCannotTakeTheKeyOfACaller(t *testing.T) {
+	t.Parallel()
+	f := build(t, func(h *hooks.Hook, _ *hooks.Deps) {
+		h.AcceptIdempotencyKey, h.IdempotencyKey = true, "{{ payload.id }}"
+	})
+	f.post(t, `{}`, func(r *http.Request) { r.Header.Set("Idempotency-Key", "1") })
+	f.post(t, `{"id":"key::1"}`, nil)
+	f.post(t, `[{"id":1}]`, func(r *http.Request) { r.Header.Set("Idempotency-Key", "1") })
+	f.post(t, `{"id":"[0]:key::1"}`, nil)
+	ids := f.ids()
+	slices.Sort(ids)
+	if n := len(slices.Compact(ids)); n != 4 {
+		t.Errorf("%d different ids of 4 messages: %q", n, f.ids())
+	}
+}
+
+// The query of a signed request is not covered by its signature: a copy with
+// another one is the same message.
+func TestAnUnsignedQueryMakesNoNewMessageOfACopy(t *testing.T) {
+	t.Parallel()
+	id := func(t *testing.T, query string) string {
+		t.Helper()
+		f := build(t, func(h *hooks.Hook, _ *hooks.Deps) { h.Signature = github(testSecret) })
+		f.post(t, `{"a":1}`, func(r *http.Request) {
+			r.URL.RawQuery = query
+			r.Header.Set("X-Hub-Signature-256", sign(testSecret, `{"a":1}`))
+		})
+		return f.message(t).Key.ID
+	}
+	if a, b := id(t, ""), id(t, "n=2"); a != b {
+		t.Errorf("ids %s and %s, want one", a, b)
 	}
 }

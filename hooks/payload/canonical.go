@@ -55,7 +55,7 @@ func (v Value) appendCanonicalObject(dst []byte, depth int) []byte {
 			continue // the last one counts
 		}
 		dst = appendSized(dst, m.name)
-		dst = m.value.appendCanonical(dst, depth-1)
+		dst = append(m.value.appendCanonical(dst, depth-1), ',') // ends a number before the next name's length
 	}
 	return append(dst, '}')
 }

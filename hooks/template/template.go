@@ -108,8 +108,13 @@ func (in *Inputs) header(canonical string) string {
 }
 
 func (in *Inputs) queryValue(name string) string {
+	in.ParseQuery()
+	return in.query.Get(name)
+}
+
+// ParseQuery reads the query now, so that copies of the Inputs share it.
+func (in *Inputs) ParseQuery() {
 	if in.query == nil {
 		in.query = in.Request.URL.Query() // drops pairs that it cannot read
 	}
-	return in.query.Get(name)
 }
