@@ -132,6 +132,9 @@ func (t Tokens) problems() []error {
 	if t.Named != nil && len(t.Named) == 0 {
 		return []error{errors.New("auth: names no token; leave the key out to require the gateway's")}
 	}
+	if hasSpaceAround(t.Only) {
+		return []error{errors.New("auth: " + spaceAround)}
+	}
 	var errs []error
 	names := slices.Sorted(maps.Keys(t.Named))
 	for i, name := range names {
@@ -143,6 +146,9 @@ func (t Tokens) problems() []error {
 			errs = append(errs, fmt.Errorf("auth.%s: is empty; a secret that is set must not be", name))
 			continue
 		}
+		if hasSpaceAround(text) {
+			errs = append(errs, fmt.Errorf("auth.%s: %s", name, spaceAround))
+		}
 		for _, other := range names[:i] {
 			if text.Equal(t.Named[other].Reveal()) {
 				errs = append(errs, fmt.Errorf("auth.%s: is the token of %s too, so that nobody could tell who sent a request", name, other))
@@ -151,3 +157,7 @@ func (t Tokens) problems() []error {
 	}
 	return errs
 }
+
+const spaceAround = "has space or a line break at an end, as texts read from a file often do; no request could carry it"
+
+func hasSpaceAround(s secret.String) bool { return strings.TrimSpace(s.Reveal()) != s.Reveal() }

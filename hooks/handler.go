@@ -2,6 +2,8 @@ package hooks
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -214,7 +216,20 @@ func (h *Handler) session(ctx context.Context, rt *route, d *delivery) string {
 		h.missing(ctx, rt, inSession, missing)
 		return ""
 	}
-	return text
+	return bounded(text)
+}
+
+// maxSession bounds a session's name in bytes: it is kept with the record and
+// repeated in every answer.
+const maxSession = 512
+
+// bounded returns a name as it is or, if it is too long, its digest, as keys do.
+func bounded(session string) string {
+	if len(session) <= maxSession {
+		return session
+	}
+	sum := sha256.Sum256([]byte(session))
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 // text returns what the message says: the template's text, else the first of

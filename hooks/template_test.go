@@ -186,3 +186,21 @@ func FuzzPayload(f *testing.F) {
 		}
 	})
 }
+
+func TestALongSessionIsNamedByItsDigest(t *testing.T) {
+	t.Parallel()
+	session := func(t *testing.T, name string) string {
+		t.Helper()
+		f := build(t, func(h *hooks.Hook, _ *hooks.Deps) { h.Session = "{{ payload.s }}" })
+		f.post(t, mustJSON(t, map[string]string{"s": name}), nil)
+		return f.message(t).Session
+	}
+	longest := strings.Repeat("s", 512)
+	if got := session(t, longest); got != longest {
+		t.Errorf("a session of 512 bytes is named %q", got)
+	}
+	a, b := session(t, longest+"a"), session(t, longest+"b")
+	if a == b || !strings.HasPrefix(a, "sha256:") || len(a) > 80 {
+		t.Errorf("longer ones are named %q and %q, want two digests", a, b)
+	}
+}

@@ -119,6 +119,16 @@ func TestValidate(t *testing.T) {
 				`hooks[0].auth: the name "d:e", which becomes a part of keys, may hold only letters, digits, ".", "_" and "-"`,
 		},
 		{
+			"tokens with a line break", agent(func(h *hooks.Hook) { h.Auth = &hooks.Tokens{Only: secret.New("hook-token\n")} }),
+			"hooks[0].auth: has space or a line break at an end, as texts read from a file often do; no request could carry it",
+		},
+		{
+			"a named token with a line break", agent(func(h *hooks.Hook) {
+				h.Auth = &hooks.Tokens{Named: map[string]secret.String{"a": secret.New("hook-token\n")}}
+			}),
+			"hooks[0].auth.a: has space or a line break at an end, as texts read from a file often do; no request could carry it",
+		},
+		{
 			"no named token", agent(func(h *hooks.Hook) { h.Auth = &hooks.Tokens{Named: map[string]secret.String{}} }),
 			"hooks[0].auth: names no token; leave the key out to require the gateway's",
 		},

@@ -46,6 +46,9 @@ const (
 	DefaultMaxFuture = time.Minute
 )
 
+// longestWindow keeps sums of windows far from what a Duration can hold.
+const longestWindow = 366 * 24 * time.Hour
+
 // minSecret is the shortest secret in bytes; a shorter one can be guessed.
 const minSecret = 8
 
@@ -117,6 +120,9 @@ func (c Config) Validate() error {
 	oneOf("signed_body", c.SignedBody, BodyWire, BodyDecoded)
 	oneOf("signed_url", c.SignedURL, URLBefore, URLAfter)
 	if maxAge, maxFuture := c.Window(); c.isTimed() {
+		if maxAge > longestWindow || maxFuture > longestWindow {
+			bad("max_age: a signed time is believed for %s before it and %s after it; a year is the most that makes sense", maxFuture, maxAge)
+		}
 		if maxAge < time.Second {
 			bad("max_age: %s is shorter than 1s; leave the key out for the default", maxAge)
 		}

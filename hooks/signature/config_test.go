@@ -65,6 +65,10 @@ func TestValidate(t *testing.T) {
 			`header: "" is not the name of a header; scheme hmac-hex needs the one that carries the signature`,
 		},
 		{
+			"windows that no clock has", signature.Config{Scheme: "slack", Secrets: good, MaxAge: duration(1600000 * time.Hour), MaxFuture: duration(1600000 * time.Hour)},
+			"max_age: a signed time is believed for 1600000h0m0s before it and 1600000h0m0s after it; a year is the most that makes sense",
+		},
+		{
 			"secrets that can be guessed", signature.Config{Scheme: "github", Secrets: []secret.String{{}, secret.New("MARKER7"), secret.New("MARKER-1")}},
 			"secrets[0]: has 0 bytes; use at least 8\nsecrets[1]: has 7 bytes; use at least 8",
 		},
