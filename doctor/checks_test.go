@@ -6,10 +6,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/oncegate/oncegate/doctor"
 	"github.com/oncegate/oncegate/health"
@@ -304,7 +307,7 @@ func TestProveThroughGateways(t *testing.T) {
 	d.Backends.Prove = func(context.Context, string, secret.String, string) (bool, string, error) {
 		return false, "", errors.New("/api/prove answers 401")
 	}
-	if c := d.Prove(t.Context(), 8, silent); c.Status != health.CheckFail || c.Detail != "round 1 of 10: /api/prove answers 401" {
+	if c := d.Prove(t.Context(), 8, silent); c.Status != health.CheckFail || !strings.HasPrefix(c.Detail, "round 1 of 10: http://") || !strings.HasSuffix(c.Detail, ": /api/prove answers 401") {
 		t.Errorf("%+v", c)
 	}
 }
@@ -318,4 +321,39 @@ func TestStrictMakesAWarningAFailure(t *testing.T) {
 	if fine := warned[:1]; doctor.Failed(fine, true) || doctor.Failed(append(fine, health.Check{Status: health.CheckSkipped}), true) {
 		t.Error("what is ok or skipped fails")
 	}
+}
+
+func TestTheHintForAMissingTokenIsOneThatHelps(t *testing.T) {
+	t.Parallel()
+	for text, hint := range map[string]string{
+		"gateway: {host: 0.0.0.0}\n":                                      "write auth_token: ${GATEWAY_AUTH_TOKEN} into the section gateway",
+		"gateway: {host: 0.0.0.0, auth_token: '${GATEWAY_AUTH_TOKEN}'}\n": "let gateway doctor --fix make a token",
+		"gatewya: {}\n": "correct the file",
+	} {
+		if c := find(t, newDoctor(t, text, t.TempDir()).Check(t.Context()), doctor.CheckConfig); !strings.Contains(c.Hint, hint) {
+			t.Errorf("%s: %+v, want %q", text, c, hint)
+		}
+	}
+}
+
+func TestADatabaseThatCannotBeWrittenIsNotSound(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "state"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(dir, "read-only")
+	if err := os.WriteFile(own, nil, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	// Only a file system that nobody may write stops root.
+	files := []string{own, "/proc/sys/kernel/ostype", "/sys/kernel/uevent_seqnum"}
+	i := slices.IndexFunc(files, func(path string) bool { return unix.Access(path, unix.W_OK) != nil })
+	if i < 0 {
+		t.Fatal("this user may write everywhere, so the check cannot be made to fail")
+	}
+	if err := os.Symlink(files[i], filepath.Join(dir, "state", doctor.DatabaseName)); err != nil {
+		t.Fatal(err)
+	}
+	wantFinding(t, find(t, newDoctor(t, "", dir).Check(t.Context()), doctor.CheckDatabase), finding{"fail", "not_writable: "})
 }

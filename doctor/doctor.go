@@ -85,7 +85,7 @@ func (d *Doctor) Check(ctx context.Context) []health.Check {
 	if err != nil {
 		checks := []health.Check{d.unconfigured(ctx), {
 			ID: CheckConfig, Status: health.CheckFail, Source: source, Detail: err.Error(),
-			Hint: "correct the file; gateway.example.yaml shows every key, and gateway doctor --fix makes a missing token",
+			Hint: configHint(err),
 		}}
 		for _, id := range afterConfig {
 			checks = append(checks, skipped(id, source, "the configuration cannot be loaded"))
@@ -100,6 +100,17 @@ func (d *Doctor) Check(ctx context.Context) []health.Check {
 	checks = append(checks, secrets(cfg, source), d.port(ctx, cfg.Gateway), stateDir(cfg.Gateway.StateDir), d.fileSystem(cfg), d.database(ctx, cfg))
 	checks = append(checks, d.redis(ctx, cfg)...)
 	return append(checks, timeouts(cfg, source), freshness(cfg, source), authentication(cfg, source))
+}
+
+// configHint sends to --fix only who lacks what it makes.
+func configHint(err error) string {
+	switch text := err.Error(); {
+	case strings.Contains(text, tokenVariable):
+		return "set " + tokenVariable + ", or let gateway doctor --fix make a token"
+	case strings.Contains(text, "gateway.auth_token: is required"):
+		return "write auth_token: ${" + tokenVariable + "} into the section gateway, and let gateway doctor --fix make a token"
+	}
+	return "correct the file; gateway.example.yaml shows every key"
 }
 
 func (d *Doctor) source() string {

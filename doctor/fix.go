@@ -48,7 +48,7 @@ func (d *Doctor) Fix() health.Check {
 	case fixedErr != nil && err == nil:
 		makeStateDir(f, cfg.Gateway.StateDir)
 	case fixedErr != nil:
-		f.warn("see the check of the configuration", "a token alone does not make the configuration load; nothing was made")
+		f.warn("see the check of the configuration", "the configuration does not load with a token in %s either; nothing was made", tokenVariable)
 	case fixed.Gateway.AuthToken.IsEmpty():
 		makeStateDir(f, cfg.Gateway.StateDir)
 		f.warn("write auth_token: ${"+tokenVariable+"} into the section gateway, and run this again", "gateway.auth_token is empty and the file does not take it from %s", tokenVariable)

@@ -114,6 +114,13 @@ func (d *Doctor) database(ctx context.Context, cfg config.Config) health.Check {
 		c.Status, c.Detail = health.CheckOK, path+" does not exist yet; the gateway makes it when it starts"
 		return c
 	}
+	for _, file := range []string{path, path + "-wal", path + "-shm"} {
+		if err := unix.Access(file, unix.W_OK); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			c.Status, c.Hint = health.CheckFail, databaseHint("not_writable")
+			c.Detail = fmt.Sprintf("not_writable: %s cannot be written by this user: %v", file, err)
+			return c
+		}
+	}
 	if class, err := d.Backends.Database(ctx, path); err != nil {
 		c.Status, c.Detail, c.Hint = health.CheckFail, class+": "+err.Error(), databaseHint(class)
 		return c

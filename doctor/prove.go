@@ -21,6 +21,9 @@ const proveRounds = 10
 // proveLease is longer than any round, so that no claim is taken over in one.
 const proveLease = time.Minute
 
+// proveTimeout bounds one claim of a round, in which many are made at once.
+const proveTimeout = 10 * time.Second
+
 // attempt makes one claim of a round's key, the nth of its round.
 type attempt func(ctx context.Context, key string, n int) (won bool, replica string, err error)
 
@@ -57,7 +60,12 @@ func (d *Doctor) Prove(ctx context.Context, n int, progress func(done, rounds in
 // through makes claims through running gateways.
 func (d *Doctor) through(token secret.String) attempt {
 	return func(ctx context.Context, key string, n int) (bool, string, error) {
-		return d.Backends.Prove(ctx, d.URLs[n%len(d.URLs)], token, key)
+		url := d.URLs[n%len(d.URLs)]
+		won, replica, err := d.Backends.Prove(ctx, url, token, key)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", url, err)
+		}
+		return won, replica, err
 	}
 }
 
@@ -65,6 +73,8 @@ func (d *Doctor) through(token secret.String) attempt {
 func inStore(store idempotency.Store) attempt {
 	replica := idempotency.NewReplicaID()
 	return func(ctx context.Context, key string, _ int) (bool, string, error) {
+		ctx, cancel := context.WithTimeout(ctx, proveTimeout)
+		defer cancel()
 		res, err := store.Reserve(ctx, idempotency.EncodeKey(message.Key{Platform: "doctor", Channel: "prove", ID: key}), idempotency.Request{
 			Token: idempotency.NewToken(replica), Lease: proveLease, TTL: proveLease,
 		})
