@@ -106,7 +106,7 @@ func TestB75_claims_wait_for_a_lock_that_another_process_holds(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, tempPath(t))
 	s := mustOpen(t, cfg)
-	mustHoldLock(t, cfg.Path)
+	mustHoldLock(t, cfg.Path, 2*time.Second)
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {

@@ -211,6 +211,24 @@ func TestReaderSaysWhatIsWrongWithAFile(t *testing.T) {
 	}
 }
 
+// Without a write-ahead log a writer keeps readers out.
+func TestReaderOfALockedFileGivesUp(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, tempPath(t))
+	cfg.FileSystem = func(string) (string, error) { return "nfs", nil }
+	s, err := sqlitestore.Open(t.Context(), cfg)
+	if err == nil {
+		err = s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustHoldLock(t, cfg.Path, sqlitedb.BusyTimeout+2*time.Second)
+	if err := look(t, cfg.Path); sqlitedb.Classify(err) != "locked" || !strings.Contains(err.Error(), cfg.Path+" was locked by another process") {
+		t.Errorf("looking = %v, want the file and that it is locked", err)
+	}
+}
+
 // damage overwrites all of a file but the page that describes it.
 func damage(t *testing.T, path string) {
 	t.Helper()

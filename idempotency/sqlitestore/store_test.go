@@ -81,13 +81,13 @@ func request(token string) idempotency.Request {
 	return idempotency.Request{Token: token, Lease: 900 * time.Second, TTL: 24 * time.Hour}
 }
 
-// holdLock is set for a second process that holds the write lock of a file for
-// a while, see mustHoldLock.
+// holdLock is set for a second process that holds the lock of a file for a
+// while, see mustHoldLock.
 const holdLock = "ONCEGATE_TEST_HOLD_LOCK"
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(holdLock); path != "" {
-		os.Exit(hold(path))
+	if job := os.Getenv(holdLock); job != "" {
+		os.Exit(hold(job))
 	}
 	if path := os.Getenv(writeOnDemand); path != "" {
 		os.Exit(write(path))
@@ -95,13 +95,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func hold(path string) int {
-	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+// hold does a job that is made of the duration and the path.
+func hold(job string) int {
+	text, path, _ := strings.Cut(job, " ")
+	d, err := time.ParseDuration(text)
+	var db *sql.DB
+	if err == nil {
+		db, err = sql.Open("sqlite", "file:"+path+"?_txlock=exclusive")
+	}
 	if err == nil {
 		var tx *sql.Tx
 		if tx, err = db.Begin(); err == nil {
 			fmt.Println("locked")
-			time.Sleep(2 * time.Second) // the time for which the file is locked
+			time.Sleep(d) // the time for which the file is locked
 			err = tx.Commit()
 		}
 	}
@@ -112,12 +118,13 @@ func hold(path string) int {
 	return 0
 }
 
-// mustHoldLock returns when another process has the write lock of the file,
-// which it gives back by itself.
-func mustHoldLock(t *testing.T, path string) {
+// mustHoldLock returns when another process has the lock of the file, which it
+// gives back by itself after d. Readers are kept out too where there is no
+// write-ahead log.
+func mustHoldLock(t *testing.T, path string, d time.Duration) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0]) // not of t.Context, which ends before the clean-up waits
-	cmd.Env = append(os.Environ(), holdLock+"="+path)
+	cmd.Env = append(os.Environ(), holdLock+"="+d.String()+" "+path)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err == nil {
