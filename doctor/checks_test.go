@@ -80,6 +80,16 @@ func TestRedisChecks(t *testing.T) {
 	}
 }
 
+func TestARedisThatNothingUsesIsNotAsked(t *testing.T) {
+	t.Parallel()
+	d := newDoctor(t, "gateway: {push: {redis: {host: h}}}\n", t.TempDir())
+	d.Backends.Redis = func(context.Context, redisconf.Config) (doctor.Redis, error) {
+		t.Error("it was asked")
+		return nil, errors.New("down")
+	}
+	wantFinding(t, find(t, d.Check(t.Context()), doctor.CheckRedis), finding{"skipped", "nothing uses gateway.push.redis: store_backend is sqlite"})
+}
+
 func TestGatewayCheck(t *testing.T) {
 	t.Parallel()
 	owner := health.Owner{Kind: "gateway", ID: "durability:idempotency", State: health.Cold, Class: "unreachable", Reason: "the exact sentence", RetryHint: "do this"}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/health"
+	"github.com/oncegate/oncegate/idempotency"
 )
 
 // Redis is a server that was reached. Only Ping and CheckScripts need more
@@ -36,6 +37,9 @@ func (d *Doctor) redis(ctx context.Context, cfg config.Config) []health.Check {
 	settings := cfg.Gateway.Push.Redis
 	if !settings.Configured() {
 		return skipRedis("gateway.push.redis is not configured", CheckRedis)
+	}
+	if backend := cfg.Hooks.Idempotency.StoreBackend; backend != idempotency.BackendRedis {
+		return skipRedis("nothing uses gateway.push.redis: store_backend is "+backend, CheckRedis)
 	}
 	server, err := d.Backends.Redis(ctx, settings)
 	if err != nil {

@@ -82,9 +82,15 @@ func (rt *route) messageID(d *delivery) (identity, error) {
 
 // apart keeps the ids of a template out of the namespace of callers' keys, where
 // a hook has both: nobody takes a key of a caller by writing it into a payload.
+// An id that looks as if it had been kept apart already is so once more.
 func (rt *route) apart(id string) string {
-	if rt.acceptCallerKey && (strings.HasPrefix(id, "key:") || strings.HasPrefix(id, "[")) {
-		return "id:" + id
+	if !rt.acceptCallerKey {
+		return id
+	}
+	for _, taken := range []string{"key:", "[", "id:"} {
+		if strings.HasPrefix(id, taken) {
+			return "id:" + id
+		}
 	}
 	return id
 }

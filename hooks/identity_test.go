@@ -377,10 +377,11 @@ func TestATemplateCannotTakeTheKeyOfACaller(t *testing.T) {
 	f.post(t, `{"id":"key::1"}`, nil)
 	f.post(t, `[{"id":1}]`, func(r *http.Request) { r.Header.Set("Idempotency-Key", "1") })
 	f.post(t, `{"id":"[0]:key::1"}`, nil)
+	f.post(t, `{"id":"id:key::1"}`, nil)
 	ids := f.ids()
 	slices.Sort(ids)
-	if n := len(slices.Compact(ids)); n != 4 {
-		t.Errorf("%d different ids of 4 messages: %q", n, f.ids())
+	if n := len(slices.Compact(ids)); n != 5 {
+		t.Errorf("%d different ids of 5 messages: %q", n, f.ids())
 	}
 }
 
