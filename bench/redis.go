@@ -90,7 +90,7 @@ func freePort() (int, error) {
 }
 
 // compareRedis returns the medians of both sides.
-func compareRedis(ctx context.Context, client *redis.Client, store *redisstore.Store, goroutines int) (plain, ours load, err error) {
+func compareRedis(ctx context.Context, client redis.UniversalClient, store *redisstore.Store, goroutines int) (plain, ours load, err error) {
 	const lease = 15 * time.Minute
 	var id atomic.Int64
 	next := func() string { return strconv.FormatInt(id.Add(1), 10) }

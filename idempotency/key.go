@@ -60,3 +60,9 @@ func NewReplicaID() string { return strings.ToLower(rand.Text()[:12]) }
 
 // NewToken returns the owner token of one claim attempt by replica.
 func NewToken(replica string) string { return replica + "." + rand.Text() }
+
+// ReplicaOf returns the id of the replica that made an owner token.
+func ReplicaOf(token string) string {
+	replica, _, _ := strings.Cut(token, ".")
+	return replica
+}

@@ -26,6 +26,10 @@ var ErrNotOwner = errors.New("idempotency: claim not held by this owner")
 // ErrUnavailable is returned by Reserve when no store may serve the claim.
 var ErrUnavailable = errors.New("idempotency: store unavailable")
 
+// ErrEmptied is returned by Ping, once for each loss, by a store that works but
+// no longer has what it held at the Ping before, or in an earlier life.
+var ErrEmptied = errors.New("idempotency: the store has lost its claims and records")
+
 // ErrForeign is returned when the key holds something that no store of this
 // kind wrote. It concerns that key alone; the store works.
 var ErrForeign = errors.New("idempotency: key holds something that is no claim")
@@ -51,9 +55,10 @@ const (
 // under a ctx that never does.
 type Store interface {
 	// Reserve takes the claim on key unless it is held or recorded. A held
-	// claim whose lease is over is taken over. Reserve with the token that
-	// already holds the claim wins again: that is how a lost answer is told
-	// from a duplicate. An error leaves it open whether the claim was taken.
+	// claim whose lease is over is taken over, and one whose owner is dead as
+	// req.Owners allows. Reserve with the token that already holds the claim
+	// wins again: that is how a lost answer is told from a duplicate. An error
+	// leaves it open whether the claim was taken.
 	Reserve(ctx context.Context, key Key, req Request) (Reservation, error)
 
 	// Renew makes the lease start anew. After it returns nil the caller moves
@@ -84,12 +89,31 @@ type Request struct {
 	Lease       time.Duration       // at least a millisecond
 	TTL         time.Duration       // carried in the claim for Record; at least a millisecond
 	Fingerprint message.Fingerprint // of the content; zero is never compared
+
+	// OnUnavailable is Open or Closed; empty: as the Failover is configured.
+	OnUnavailable string
+	// Owners tells whose claims may be taken over before their lease ends; nil:
+	// nobody's.
+	Owners Owners
+}
+
+// Owners is what a process knows of the owners of claims. Its methods are
+// called while a store works on the claim and must return at once.
+type Owners interface {
+	// Abandoned reports whether token is one of this process's own that no
+	// run holds and no Reserve is under way with.
+	Abandoned(token string) bool
+	// MayTakeOver reports whether the claims of dead replicas may be taken
+	// over now. Who is dead the store finds out itself, in the same step in
+	// which it takes the claim.
+	MayTakeOver() bool
 }
 
 // Reservation is the answer of Reserve.
 type Reservation struct {
 	State            State
 	Claim            Claim         // for Won
+	TakenOver        bool          // for Won: from an owner whose lease was not over
 	RetryAfter       time.Duration // for InFlight: what is left of the holder's lease
 	Outcome          []byte        // for Recorded: what Record was given
 	FingerprintMatch bool          // for InFlight and Recorded: same content, or one side has no fingerprint
@@ -105,7 +129,18 @@ type Claim struct {
 	TTL         time.Duration
 	Confirmed   time.Time // when the last Reserve or Renew that succeeded was sent
 	Backend     string    // the store that holds the claim; it is settled there
+
+	OnUnavailable string // as in the Request
 }
+
+// Abandoned reports whether a claim that token holds may be taken over because
+// it is the caller's own and nobody runs it.
+func (req Request) Abandoned(token string) bool {
+	return req.Owners != nil && req.Owners.Abandoned(token)
+}
+
+// MayTakeOver reports whether the claim of a dead replica may be taken over.
+func (req Request) MayTakeOver() bool { return req.Owners != nil && req.Owners.MayTakeOver() }
 
 // The names of the stores, as in gateway.yaml and on /health.
 const (
@@ -115,18 +150,22 @@ const (
 )
 
 // RemainingTTL returns how much of the record window is left at now, counted
-// from the last confirmation. The larger of wall and monotonic time counts,
-// since the monotonic clock stands still while a machine is suspended. It is
-// negative when the window is over.
+// from the last confirmation. It is negative when the window is over.
 func (c Claim) RemainingTTL(now time.Time) time.Duration {
-	return c.TTL - max(now.Sub(c.Confirmed), now.Round(0).Sub(c.Confirmed.Round(0)))
+	return c.TTL - elapsed(c.Confirmed, now)
+}
+
+// elapsed returns the time from then to now: the larger of what the monotonic
+// and the wall clock say, since the first stands still in suspend.
+func elapsed(then, now time.Time) time.Duration {
+	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
 }
 
 // Won returns the reservation of the caller that took key at now with req.
 func (req Request) Won(key Key, backend string, now time.Time) Reservation {
 	return Reservation{State: Won, FingerprintMatch: true, Claim: Claim{
 		Key: key, Token: req.Token, Fingerprint: req.Fingerprint,
-		Lease: req.Lease, TTL: req.TTL, Confirmed: now, Backend: backend,
+		Lease: req.Lease, TTL: req.TTL, Confirmed: now, Backend: backend, OnUnavailable: req.OnUnavailable,
 	}}
 }
 

@@ -75,7 +75,7 @@ type redisBackend interface {
 // redisServer is a store and the client that belongs to it alone.
 type redisServer struct {
 	*redisstore.Store
-	client *redis.Client
+	client redis.UniversalClient
 }
 
 // openRedis returns an interface, which beside an error is nil in every other

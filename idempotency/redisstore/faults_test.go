@@ -48,7 +48,7 @@ func mustWin(t *testing.T, s *redisstore.Store, id, token string) idempotency.Cl
 	return mustReserve(t, s, id, request(token), idempotency.Won).Claim
 }
 
-func pttl(t *testing.T, c *redis.Client, key string) time.Duration {
+func pttl(t *testing.T, c redis.UniversalClient, key string) time.Duration {
 	t.Helper()
 	d, err := c.PTTL(t.Context(), key).Result()
 	if err != nil {
@@ -270,17 +270,17 @@ func TestB73_EveryKeyExpires(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
-		store func(*testing.T) (*redisstore.Store, *redis.Client)
+		store func(*testing.T) (*redisstore.Store, redis.UniversalClient)
 	}{
-		{"by scripts", func(t *testing.T) (*redisstore.Store, *redis.Client) {
+		{"by scripts", func(t *testing.T) (*redisstore.Store, redis.UniversalClient) {
 			server := redistest.Start(t)
 			return newStore(t, newClient(t, server.Addr())), server.Client()
 		}},
-		{"by WATCH and MULTI", func(t *testing.T) (*redisstore.Store, *redis.Client) {
+		{"by WATCH and MULTI", func(t *testing.T) (*redisstore.Store, redis.UniversalClient) {
 			server := redistest.Start(t, scriptlessUser...)
 			return newStore(t, userClient(t, server)), server.Client()
 		}},
-		{"on an old server", func(t *testing.T) (*redisstore.Store, *redis.Client) {
+		{"on an old server", func(t *testing.T) (*redisstore.Store, redis.UniversalClient) {
 			m := miniredis.RunT(t)
 			refuseNXWithGET(m)
 			c := newClient(t, m.Addr())

@@ -56,7 +56,7 @@ func TestB59_StoreWithoutScripts(t *testing.T) {
 var scriptlessUser = []string{"--user", "gw", "on", ">pw", "~test:*", "+@all", "-@scripting"}
 
 // userClient returns a client of the user gw.
-func userClient(t *testing.T, s *redistest.Server) *redis.Client {
+func userClient(t *testing.T, s *redistest.Server) redis.UniversalClient {
 	t.Helper()
 	return newClientOf(t, redisconf.Config{Host: s.Addr(), Username: "gw", Password: secret.New("pw")})
 }
@@ -88,14 +88,14 @@ func fakeBackend(t *testing.T, m *miniredis.Miniredis) idempotencytest.Backend {
 }
 
 // backend is one on a real server, whose time passes by itself.
-func backend(t *testing.T, c *redis.Client) idempotencytest.Backend {
+func backend(t *testing.T, c redis.UniversalClient) idempotencytest.Backend {
 	t.Helper()
 	b := backendAt(t, c, time.Now)
 	b.Advance = time.Sleep
 	return b
 }
 
-func backendAt(t *testing.T, c *redis.Client, now func() time.Time) idempotencytest.Backend {
+func backendAt(t *testing.T, c redis.UniversalClient, now func() time.Time) idempotencytest.Backend {
 	t.Helper()
 	s := newStoreAt(t, c, now)
 	return idempotencytest.Backend{
@@ -111,7 +111,7 @@ func backendAt(t *testing.T, c *redis.Client, now func() time.Time) idempotencyt
 
 // newClient returns a client of the server at addr: host:port, or the path of
 // a unix socket.
-func newClient(t testing.TB, addr string) *redis.Client {
+func newClient(t testing.TB, addr string) redis.UniversalClient {
 	t.Helper()
 	url := "redis://" + addr
 	if strings.HasPrefix(addr, "/") {
@@ -120,7 +120,7 @@ func newClient(t testing.TB, addr string) *redis.Client {
 	return newClientOf(t, redisconf.Config{URL: secret.New(url)})
 }
 
-func newClientOf(t testing.TB, cfg redisconf.Config) *redis.Client {
+func newClientOf(t testing.TB, cfg redisconf.Config) redis.UniversalClient {
 	t.Helper()
 	c, err := redisclient.New(cfg, redisclient.Options{})
 	if err != nil {

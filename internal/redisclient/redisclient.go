@@ -34,7 +34,7 @@ type Options struct {
 
 // New returns a client of the configured server. It dials nothing: whether the
 // server is there shows at the first command. The caller closes it.
-func New(cfg redisconf.Config, o Options) (*redis.Client, error) {
+func New(cfg redisconf.Config, o Options) (redis.UniversalClient, error) {
 	addr, err := cfg.Address()
 	if err != nil {
 		return nil, fmt.Errorf("redis client: url: %w", err)

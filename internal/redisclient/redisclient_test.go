@@ -24,7 +24,7 @@ import (
 
 var awkwardPasswords = []string{"p@ss", "a/b", "a#b?c", "a%zz", "a:b", `"`, "plain"}
 
-func open(t *testing.T, cfg redisconf.Config) *redis.Client {
+func open(t *testing.T, cfg redisconf.Config) redis.UniversalClient {
 	t.Helper()
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
