@@ -16,6 +16,9 @@ const (
 	Closed = "closed" // the message is refused with 503 and comes again
 )
 
+// MinTakeoverAfter leaves a heartbeat, at a sixth of it, half a second.
+const MinTakeoverAfter = 3 * time.Second
+
 // MinDuration is the shortest lease or record window that makes sense: below
 // it a claim ends before an ordinary run does.
 const MinDuration = time.Second
@@ -27,6 +30,7 @@ type Config struct {
 	TTL            time.Duration `yaml:"ttl"`
 	OnUnavailable  string        `yaml:"on_unavailable"`
 	ClaimTimeout   time.Duration `yaml:"claim_timeout"` // budget of one claim in Redis, retries and dial included
+	TakeoverAfter  time.Duration `yaml:"takeover_after"` // without a heartbeat for so long a replica is dead
 	MaxStoredReply bytesize.Size `yaml:"max_stored_reply"`
 }
 
@@ -38,6 +42,7 @@ func DefaultConfig() Config {
 		TTL:            24 * time.Hour,
 		OnUnavailable:  Open,
 		ClaimTimeout:   300 * time.Millisecond,
+		TakeoverAfter:  30 * time.Second,
 		MaxStoredReply: 64 * bytesize.KiB,
 	}
 }
@@ -55,6 +60,9 @@ func (c Config) Validate() error {
 	errs = append(errs, CheckDuration("lease", c.Lease), CheckDuration("ttl", c.TTL))
 	if c.ClaimTimeout < time.Millisecond {
 		errs = append(errs, fmt.Errorf("claim_timeout: %s is too short; use at least 1ms", c.ClaimTimeout))
+	}
+	if c.TakeoverAfter < MinTakeoverAfter {
+		errs = append(errs, fmt.Errorf("takeover_after: %s is shorter than %s, in which a replica that is merely slow would look dead; leave the key out for the default", c.TakeoverAfter, MinTakeoverAfter))
 	}
 	if c.MaxStoredReply < 0 {
 		errs = append(errs, errors.New("max_stored_reply: must not be negative"))

@@ -11,7 +11,8 @@ import (
 
 // Memory is a Store in this process's memory: nothing survives a restart and
 // no other process sees it. Its size is bounded: past MaxRecords the oldest
-// record is forgotten, never a claim in flight.
+// record is forgotten, never a claim in flight. As a Shadow it remembers what
+// has to be carried as long as the process lives.
 type Memory struct {
 	now        func() time.Time
 	maxRecords int
@@ -19,6 +20,7 @@ type Memory struct {
 	mu      sync.Mutex
 	entries map[Key]*memoryEntry
 	records list.List // of Key, oldest record first
+	backlog int       // records that are not carried
 }
 
 var _ Store = (*Memory)(nil)
@@ -32,6 +34,7 @@ type memoryEntry struct {
 	deadline    time.Time // of the lease, or of the record window
 	outcome     []byte
 	record      *list.Element // nil while in flight
+	carried     bool          // a record that the better store has, see Shadow
 }
 
 // NewMemory returns an empty store that reads the time from now.
@@ -48,10 +51,13 @@ func (m *Memory) Reserve(ctx context.Context, key Key, req Request) (Reservation
 	defer m.mu.Unlock()
 	now := m.now()
 	e := m.live(key, now)
+	abandoned := e != nil && e.record == nil && e.token != req.Token && req.Abandoned(e.token)
 	switch {
-	case e == nil, e.record == nil && e.token == req.Token:
+	case e == nil, e.record == nil && e.token == req.Token, abandoned:
 		m.entries[key] = &memoryEntry{token: req.Token, fingerprint: req.Fingerprint, deadline: now.Add(req.Lease)}
-		return req.Won(key, BackendMemory, now), nil
+		won := req.Won(key, BackendMemory, now)
+		won.TakenOver = abandoned
+		return won, nil
 	case e.record == nil:
 		return Reservation{State: InFlight, RetryAfter: e.deadline.Sub(now), FingerprintMatch: req.Matches(e.fingerprint)}, nil
 	default:
@@ -87,6 +93,7 @@ func (m *Memory) Record(ctx context.Context, c Claim, outcome []byte) error {
 			return nil
 		}
 		e.deadline, e.outcome, e.record = now.Add(ttl), outcome, m.records.PushBack(c.Key)
+		m.backlog++
 		m.forget(now)
 		return nil
 	})
@@ -142,6 +149,9 @@ func (m *Memory) drop(key Key, e *memoryEntry) {
 	delete(m.entries, key)
 	if e.record != nil {
 		m.records.Remove(e.record)
+		if !e.carried {
+			m.backlog--
+		}
 	}
 }
 

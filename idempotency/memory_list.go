@@ -6,7 +6,10 @@ import (
 	"slices"
 )
 
-var _ Lister = (*Memory)(nil)
+var (
+	_ Lister = (*Memory)(nil)
+	_ Shadow = (*Memory)(nil)
+)
 
 // Get implements Lister.
 func (m *Memory) Get(ctx context.Context, key Key) (Entry, error) {
@@ -24,6 +27,40 @@ func (m *Memory) Get(ctx context.Context, key Key) (Entry, error) {
 
 // List implements Lister: in the order of the keys.
 func (m *Memory) List(ctx context.Context, req ListRequest) (Page, error) {
+	return m.list(ctx, req, func(_ Key, state State) bool { return req.State == 0 || state == req.State })
+}
+
+// Uncarried implements Shadow: on one page, since each page sorts every key.
+func (m *Memory) Uncarried(ctx context.Context, all bool, req ListRequest) (Page, error) {
+	req.Limit = MaxRecords
+	return m.list(ctx, req, func(key Key, state State) bool {
+		return state == Recorded && (all || !m.entries[key].carried)
+	})
+}
+
+// Carried implements Shadow.
+func (m *Memory) Carried(ctx context.Context, key Key, token string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.live(key, m.now()); e != nil && e.token == token && e.record != nil && !e.carried {
+		e.carried = true
+		m.backlog--
+	}
+	return nil
+}
+
+// Backlog implements Shadow.
+func (m *Memory) Backlog(ctx context.Context) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.backlog, ctx.Err()
+}
+
+// list returns what is wanted, which is asked under the lock.
+func (m *Memory) list(ctx context.Context, req ListRequest, wanted func(Key, State) bool) (Page, error) {
 	if err := ctx.Err(); err != nil {
 		return Page{}, err
 	}
@@ -35,7 +72,7 @@ func (m *Memory) List(ctx context.Context, req ListRequest) (Page, error) {
 			continue
 		}
 		e, ok := m.entry(key)
-		if !ok || req.State != 0 && e.State != req.State {
+		if !ok || !wanted(key, e.State) {
 			continue
 		}
 		if len(page.Entries) == req.Limit {

@@ -17,6 +17,7 @@ func TestMemoryStore(t *testing.T) {
 	}
 	idempotencytest.Run(t, newBackend)
 	idempotencytest.RunLister(t, newBackend)
+	idempotencytest.RunShadow(t, newBackend)
 }
 
 func TestMemoryForgetsTheOldestRecordsNotClaims(t *testing.T) {

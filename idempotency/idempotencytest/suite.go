@@ -49,6 +49,8 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"record is met by later reservations with its outcome until the window ends", testRecorded},
 		{"release frees the key for the next delivery", testRelease},
 		{"expired lease is reclaimed and the stale holder changes nothing", testReclaim},
+		{"claim that no run holds is taken over at once", testAbandoned},
+		{"abandoned claim goes to one of 16", testAbandonedRace},
 		{"renewed lease outlives its first deadline", testRenew},
 		{"same token wins again: a lost answer is no duplicate", testOwnToken},
 		{"record renew and release repeated by the same token succeed", testReplay},
@@ -294,9 +296,14 @@ func testManyKeys(t *testing.T, b Backend) {
 	}
 }
 
-func testDoneContext(t *testing.T, b Backend) {
+func cancelled(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+	return ctx
+}
+
+func testDoneContext(t *testing.T, b Backend) {
+	ctx := cancelled(t)
 	if _, err := b.Store.Reserve(ctx, Key("m"), request("r1.a")); !errors.Is(err, context.Canceled) {
 		t.Fatalf("Reserve on a done context = %v, want context.Canceled", err)
 	}
