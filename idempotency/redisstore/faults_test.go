@@ -143,7 +143,7 @@ func TestB31_ALostAnswerIsAWinAndNoDuplicate(t *testing.T) {
 func TestB51_KeysWithColonsAndBracesStayApartOnTheServer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s := newStore(t, newClient(t, server.Addr()))
+	s := newStoreOf(t, newClient(t, server.Addr()), "test:")
 	keys := []message.Key{
 		{Channel: "a:b", ID: "c"}, {Channel: "a", ID: "b:c"}, {Channel: "a"}, {ID: "a"}, {Channel: "{x}", ID: "y"},
 		{Channel: "x", ID: "{y}"}, {ID: "a|b"}, {ID: "a%7Cb"}, {ID: "a\x00b"}, {ID: "ab"}, {ID: strings.Repeat("x", 600)}, {ID: strings.Repeat("x", 601)},
@@ -188,6 +188,14 @@ func TestB62_AServerThatForgetsItsScriptsIsGivenThemAgain(t *testing.T) {
 		if err := s.Release(t.Context(), c); err != nil {
 			t.Error(err)
 		}
+		flush()
+		if slipped, err := s.Settle(t.Context(), c, []byte("once")); slipped || err != nil {
+			t.Errorf("Settle = slipped %t, %v", slipped, err)
+		}
+		mustWin(t, s, "o", "r3.d")
+		mustBeat(t, s, "r1")
+		flush()
+		mustReserve(t, s, "o", taking("r1.e"), idempotency.Won)
 	})
 	t.Run("many callers in shared round trips", func(t *testing.T) {
 		var wg sync.WaitGroup
@@ -242,7 +250,7 @@ func TestB65_ASlowServerCostsAClaimItsBudgetAndNoMore(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			proxy := redistest.NewProxy(t, server.Addr())
-			s := newStore(t, newClient(t, proxy.Addr()))
+			s := newStoreOf(t, newClient(t, proxy.Addr()), "test:")
 			if c.warm {
 				mustWin(t, s, t.Name(), "r1.warm")
 			}
@@ -310,9 +318,15 @@ func TestB73_EveryKeyExpires(t *testing.T) {
 			}
 			mustReserve(t, s, "held", request("r2.e"), idempotency.InFlight)
 			mustReserve(t, s, "done", request("r2.f"), idempotency.Recorded)
+			mustBeat(t, s, "r1")
+			if _, err := s.Settle(t.Context(), idempotency.Claim{Key: key("settled"), Token: "r1.g", TTL: window}, nil); err != nil {
+				t.Fatal(err)
+			}
+			mustWin(t, s, "dead", "r3.h")
+			mustReserve(t, s, "dead", taking("r1.i"), idempotency.Won)
 			keys, err := look.Keys(t.Context(), "*").Result()
-			if err != nil || len(keys) < 6 {
-				t.Fatalf("keys = %q, %v; want the claims, the ping and the check", keys, err)
+			if err != nil || len(keys) < 11 {
+				t.Fatalf("keys = %q, %v; want 6 claims, the ping, the check, the epoch and 2 of the replicas", keys, err)
 			}
 			for _, k := range keys {
 				if !strings.HasPrefix(k, "test:") || pttl(t, look, k) <= 0 {

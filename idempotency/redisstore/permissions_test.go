@@ -2,9 +2,12 @@ package redisstore_test
 
 import (
 	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/internal/redistest"
@@ -48,6 +51,30 @@ func TestB59_ScriptsThatAreRefusedAreReported(t *testing.T) {
 			t.Errorf("Scripting = %v after the permission was given", err)
 		}
 	})
+	t.Run("by the check, which runs every one", func(t *testing.T) {
+		t.Parallel()
+		c, ran := newClient(t, redistest.Start(t).Addr()), make(map[any]bool)
+		c.AddHook(before(func(cmds []redis.Cmder) {
+			if cmd := cmds[0]; cmd.Name() == "eval" {
+				ran[cmd.Args()[1]] = true
+			}
+		}))
+		if err := newStore(t, c).CheckScripts(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		files, err := filepath.Glob("*.lua")
+		if err != nil || len(files) == 0 || len(ran) != len(files) {
+			t.Errorf("the check ran %d scripts of %q, %v", len(ran), files, err)
+		}
+	})
+	t.Run("by the check, where one may not do what it does", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t, "--user", "gw", "on", ">pw", "~test:*", "+@all", "-exists")
+		s := newStore(t, userClient(t, server))
+		if err := s.CheckScripts(t.Context()); err == nil || !strings.Contains(err.Error(), "reclaim") || s.Scripting() != nil {
+			t.Errorf("CheckScripts = %v, Scripting = %v; want the script that needs EXISTS", err, s.Scripting())
+		}
+	})
 	t.Run("not where a script fails for another reason", func(t *testing.T) {
 		t.Parallel()
 		s := newStore(t, newClient(t, server.Addr()))
@@ -64,7 +91,10 @@ func TestB59_ScriptsThatAreRefusedAreReported(t *testing.T) {
 // The permissions that the documentation names: with scripts, and without.
 func TestTheLeastPermissionsSuffice(t *testing.T) {
 	t.Parallel()
-	common := []string{"on", ">pw", "~test:*", "+set", "+get", "+pttl", "+getrange", "+pexpire", "+del"}
+	common := []string{
+		"on", ">pw", "~test:*", "+set", "+get", "+pttl", "+getrange", "+pexpire", "+del",
+		"+exists", "+mget", "+sadd", "+srem", "+srandmember",
+	}
 	for name, more := range map[string][]string{
 		"with scripts":    {"+evalsha", "+eval"},
 		"without scripts": {"+watch", "+unwatch", "+multi", "+exec"},
@@ -84,6 +114,24 @@ func TestTheLeastPermissionsSuffice(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
+			}
+			if _, err := s.Settle(t.Context(), c, []byte("y")); err != nil {
+				t.Error(err)
+			}
+			mustWin(t, s, "o", "r3.d")
+			mustBeat(t, s, "r4")
+			if err := server.Client().Del(t.Context(), "test:replica:r4").Err(); err != nil {
+				t.Fatal(err)
+			}
+			mustBeat(t, s, "r1")
+			if got := mustReserve(t, s, "o", taking("r1.e"), idempotency.Won); !got.TakenOver {
+				t.Error("the claim of a dead owner was won without being taken over")
+			}
+			if err := s.Leave(t.Context(), "r1"); err != nil {
+				t.Error(err)
+			}
+			if err := s.CheckScripts(t.Context()); (err == nil) != (name == "with scripts") {
+				t.Errorf("CheckScripts = %v", err)
 			}
 			if refused := s.Scripting() != nil; refused != (name == "without scripts") {
 				t.Errorf("Scripting = %v", s.Scripting())

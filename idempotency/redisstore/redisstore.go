@@ -1,15 +1,15 @@
 // Package redisstore keeps claims in Redis, where every replica sees them.
 //
 // It promises what idempotency.Store does as long as the server keeps its
-// writes: a failover to a replica that lacks some, or an eviction, forgets
-// claims and records, and nothing here notices.
+// writes. Ping notices a server that has lost everything; a failover to a
+// replica that lacks some, or an eviction, forgets claims and records, and
+// nothing here notices.
 //
 // Commands of concurrent callers share round trips; see trips.
 package redisstore
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -23,8 +23,9 @@ import (
 
 // Config is what a Store needs beside its client.
 type Config struct {
-	Prefix string           // begins every key; the environment
-	Now    func() time.Time // default time.Now
+	Prefix  string           // begins every key; the environment
+	Now     func() time.Time // default time.Now
+	Replica bool             // for a replica, which watches the epoch; else for a look
 }
 
 // Store is a Store in Redis. Several on one server and prefix are one.
@@ -32,10 +33,14 @@ type Store struct {
 	client  redis.UniversalClient
 	trips   *trips
 	scripts scripts
-	prefix  string
+	root    string // begins every key
+	prefix  string // begins a claim's
+	replica bool   // see Config
 	now     func() time.Time
 	sets    sync.Pool // of *setCommand
-	id      string    // of this Store, so that two never read each other's Ping
+	ping    ping
+	beats   atomic.Uint64             // how many heartbeats have been written
+	beat    atomic.Pointer[heartbeat] // the last one that was acknowledged
 
 	refusal  atomic.Pointer[error] // what the server said when it refused a script
 	plainSet atomic.Bool           // the server does not know SET with NX and GET together
@@ -54,10 +59,12 @@ func New(client redis.UniversalClient, c Config) *Store {
 		client:  client,
 		trips:   newTrips(client),
 		scripts: newScripts(),
+		root:    c.Prefix,
 		prefix:  c.Prefix + "hookidem:",
+		replica: c.Replica,
 		now:     now,
 		sets:    sync.Pool{New: newSetCommand},
-		id:      rand.Text(),
+		ping:    newPing(),
 	}
 }
 
@@ -73,15 +80,17 @@ func (s *Store) Reserve(ctx context.Context, key idempotency.Key, req idempotenc
 }
 
 func (s *Store) reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
-	// Another round means that a holder's lease ended between two commands.
+	reclaims := false // a claim of another owner has been asked for
+	// Another round means that the holder changed between two commands.
 	for {
 		sent := s.now()
 		set, found, err := s.setOrGet(ctx, key, req)
 		if err != nil {
 			return idempotency.Reservation{}, err
 		}
+		won := req.Won(key, idempotency.BackendRedis, sent)
 		if set {
-			return req.Won(key, idempotency.BackendRedis, sent), nil
+			return won, nil
 		}
 		held, err := parse(found)
 		if err != nil {
@@ -92,13 +101,25 @@ func (s *Store) reserve(ctx context.Context, key idempotency.Key, req idempotenc
 		}
 		if held.token == req.Token {
 			// An answer was lost, here or in the client, and the claim is ours.
-			won := req.Won(key, idempotency.BackendRedis, sent)
-			if yes, err := s.apply(ctx, s.renewal(s.key(key), won.Claim)); yes || err != nil {
+			won.TakenOver = reclaims
+			if answer, err := s.apply(ctx, s.renewal(s.key(key), won.Claim)); answer == yes || err != nil {
 				return won, err
 			}
 			continue
 		}
-		if left := s.leaseLeft(ctx, s.key(key), req.Lease); left > 0 {
+		c, ok := s.reclaiming(key, req, held.token)
+		var left time.Duration
+		if ok {
+			reclaims, won.TakenOver = true, true
+			answer, err := s.apply(ctx, c)
+			if err != nil || answer == reclaimed {
+				return won, err
+			}
+			left = time.Duration(answer) * time.Millisecond
+		} else {
+			left = s.leaseLeft(ctx, s.key(key), req.Lease)
+		}
+		if left > 0 {
 			return idempotency.Reservation{State: idempotency.InFlight, RetryAfter: left, FingerprintMatch: req.Matches(held.fingerprint)}, nil
 		}
 	}
@@ -121,25 +142,6 @@ func (s *Store) leaseLeft(ctx context.Context, key string, lease time.Duration) 
 	default:
 		return max(left, time.Millisecond)
 	}
-}
-
-// Ping implements idempotency.Store: it writes a value and reads it back.
-func (s *Store) Ping(ctx context.Context) error {
-	key, written := s.prefix+"ping:"+s.id, rand.Text()
-	var read *redis.StringCmd
-	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Set(ctx, key, written, time.Minute)
-		read = p.Get(ctx, key)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("ping: %w", redact.Error(err))
-	}
-	// Concurrent calls write the same key; any of their values proves as much.
-	if len(read.Val()) != len(written) {
-		return fmt.Errorf("ping: read %q back, not what was written", read.Val())
-	}
-	return nil
 }
 
 // Close waits for the calls that are under way. It leaves the client open.

@@ -24,6 +24,7 @@ func TestStoreOnMiniredis(t *testing.T) {
 	newBackend := func(t *testing.T) idempotencytest.Backend { return fakeBackend(t, miniredis.RunT(t)) }
 	idempotencytest.Run(t, newBackend)
 	idempotencytest.RunLister(t, newBackend)
+	idempotencytest.RunSettler(t, newBackend)
 }
 
 func TestStoreOnRedis(t *testing.T) {
@@ -33,6 +34,7 @@ func TestStoreOnRedis(t *testing.T) {
 	}
 	idempotencytest.Run(t, newBackend)
 	idempotencytest.RunLister(t, newBackend)
+	idempotencytest.RunSettler(t, newBackend)
 }
 
 // A server before version 7 does not know SET with NX and GET together.
@@ -48,8 +50,24 @@ func TestStoreOnAnOldServer(t *testing.T) {
 // B59: the user may do everything but run scripts.
 func TestB59_StoreWithoutScripts(t *testing.T) {
 	t.Parallel()
-	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Backend {
+	newBackend := func(t *testing.T) idempotencytest.Backend {
 		return backend(t, userClient(t, redistest.Start(t, scriptlessUser...)))
+	}
+	idempotencytest.Run(t, newBackend)
+	idempotencytest.RunSettler(t, newBackend)
+}
+
+// eachWay runs test with the scripts, and by WATCH and MULTI.
+func eachWay(t *testing.T, test func(t *testing.T, server *redistest.Server, client func() redis.UniversalClient)) {
+	t.Run("by scripts", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		test(t, server, func() redis.UniversalClient { return newClient(t, server.Addr()) })
+	})
+	t.Run("by WATCH and MULTI", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t, scriptlessUser...)
+		test(t, server, func() redis.UniversalClient { return userClient(t, server) })
 	})
 }
 
@@ -134,19 +152,23 @@ func newClientOf(t testing.TB, cfg redisconf.Config) redis.UniversalClient {
 	return c
 }
 
+// newStore returns a store on a server that is in use: the first Ping of an
+// empty one is told so. What else is wrong there, the test will see.
 func newStore(t testing.TB, c redis.UniversalClient) *redisstore.Store {
 	t.Helper()
-	return newStoreOf(t, c, "test:")
+	return newStoreAt(t, c, time.Now)
 }
 
 func newStoreOf(t testing.TB, c redis.UniversalClient, prefix string) *redisstore.Store {
 	t.Helper()
-	return open(t, c, redisstore.Config{Prefix: prefix})
+	return open(t, c, redisstore.Config{Prefix: prefix, Replica: true})
 }
 
 func newStoreAt(t testing.TB, c redis.UniversalClient, now func() time.Time) *redisstore.Store {
 	t.Helper()
-	return open(t, c, redisstore.Config{Prefix: "test:", Now: now})
+	s := open(t, c, redisstore.Config{Prefix: "test:", Now: now, Replica: true})
+	_ = s.Ping(t.Context())
+	return s
 }
 
 func open(t testing.TB, c redis.UniversalClient, cfg redisstore.Config) *redisstore.Store {

@@ -16,6 +16,9 @@ import (
 	"github.com/oncegate/oncegate/message"
 )
 
+//go:embed reclaim.lua
+var reclaimSource string
+
 //go:embed record.lua
 var recordSource string
 
@@ -25,12 +28,17 @@ var releaseSource string
 //go:embed renew.lua
 var renewSource string
 
-// scripts are the owner-checked changes. Each takes one key and answers 1 for
-// yes and 0 for not the caller's.
-type scripts struct{ record, release, renew script }
+//go:embed settle.lua
+var settleSource string
+
+// scripts are the owner-checked changes. Each answers with a number, see change.
+type scripts struct{ reclaim, record, release, renew, settle script }
 
 func newScripts() scripts {
-	return scripts{record: newScript(recordSource), release: newScript(releaseSource), renew: newScript(renewSource)}
+	return scripts{
+		reclaim: newScript(reclaimSource), record: newScript(recordSource), release: newScript(releaseSource),
+		renew: newScript(renewSource), settle: newScript(settleSource),
+	}
 }
 
 type script struct{ source, hash string }
@@ -39,23 +47,28 @@ func newScript(source string) script {
 	return script{source: source, hash: redis.NewScript(source).Hash()}
 }
 
-// eval runs script on key. A server forgets its scripts when it restarts,
+// eval runs the script of c. A server forgets its scripts when it restarts,
 // fails over or is told to; then the source is sent, once.
-func (s *Store) eval(ctx context.Context, script script, key string, args ...any) (bool, error) {
-	yes, err := s.evalBy(ctx, "evalsha", script.hash, key, args)
+func (s *Store) eval(ctx context.Context, c change) (int64, error) {
+	answer, err := s.evalBy(ctx, "evalsha", c.script.hash, c)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return s.evalBy(ctx, "eval", script.source, key, args)
+		return s.evalBy(ctx, "eval", c.script.source, c)
 	}
-	return yes, err
+	return answer, err
 }
 
-func (s *Store) evalBy(ctx context.Context, command, text, key string, args []any) (bool, error) {
-	cmd := redis.NewIntCmd(ctx, append([]any{command, text, 1, key}, args...)...)
+func (s *Store) evalBy(ctx context.Context, command, text string, c change) (int64, error) {
+	args := make([]any, 0, 3+len(c.keys)+len(c.args))
+	args = append(args, command, text, len(c.keys))
+	for _, key := range c.keys {
+		args = append(args, key)
+	}
+	cmd := redis.NewIntCmd(ctx, append(args, c.args...)...)
 	// After an error the command may still be under way and is not looked at.
 	if err := s.trips.do(ctx, cmd); err != nil {
-		return false, err
+		return 0, err
 	}
-	return cmd.Val() == 1, nil
+	return cmd.Val(), nil
 }
 
 // refused reports whether err says that this user, or anybody, may not run
@@ -79,9 +92,8 @@ func (s *Store) Scripting() error {
 	return nil
 }
 
-// CheckScripts runs the scripts that settle claims on a key of its own, which
-// it leaves to expire within seconds, and remembers for Scripting whether the
-// server refused.
+// CheckScripts runs every script on keys of its own, which it leaves to expire
+// within seconds, and remembers for Scripting whether the server refused.
 func (s *Store) CheckScripts(ctx context.Context) error {
 	err := s.checkScripts(ctx)
 	switch {
@@ -95,28 +107,38 @@ func (s *Store) CheckScripts(ctx context.Context) error {
 
 func (s *Store) checkScripts(ctx context.Context) error {
 	const window = 5 * time.Second
-	claim := idempotency.Claim{Token: "check." + rand.Text(), Lease: window, TTL: window, Confirmed: s.now()}
-	key := s.prefix + "check:" + claim.Token
-	value := string(appendValue(nil, claimed, claim.Token, message.Fingerprint{}))
-	set := redis.NewStatusCmd(ctx, "set", key, value, "px", window.Milliseconds())
-	if err := s.trips.do(ctx, set); err != nil {
-		return fmt.Errorf("check scripts: set: %w", redact.Error(err))
+	first := idempotency.Claim{Token: "check." + rand.Text(), Lease: window, TTL: window, Confirmed: s.now()}
+	second := first
+	second.Token = "check." + rand.Text()
+	key := s.prefix + "check:" + first.Token
+	beat := heartbeat{key: key + ".beat", text: second.Token, ttl: window}
+	for _, written := range [][2]string{
+		{key, string(appendValue(nil, claimed, first.Token, message.Fingerprint{}))},
+		{beat.key, beat.text},
+	} {
+		set := redis.NewStatusCmd(ctx, "set", written[0], written[1], "px", window.Milliseconds())
+		if err := s.trips.do(ctx, set); err != nil {
+			return fmt.Errorf("check scripts: set: %w", redact.Error(err))
+		}
 	}
+	taking := idempotency.Request{Token: second.Token, Lease: window}
 	for _, step := range []struct {
 		name   string
 		change change
-		want   bool
+		want   int64
 	}{
-		{"renew", s.renewal(key, claim), true},
-		{"record", s.recording(key, claim, nil), true},
-		{"release", s.releasing(key, claim), false},
+		{"renew", s.renewal(key, first), yes},
+		{"reclaim", s.reclaimingDead(key, taking, first.Token, key+".owner", beat), reclaimed},
+		{"record", s.recording(key, second, nil), yes},
+		{"settle", s.settling(key, first, nil), slipped},
+		{"release", s.releasing(key, second), no},
 	} {
-		yes, err := s.eval(ctx, step.change.script, key, step.change.args...)
+		answer, err := s.eval(ctx, step.change)
 		if err != nil {
 			return fmt.Errorf("check scripts: %s: %w", step.name, redact.Error(err))
 		}
-		if yes != step.want {
-			return fmt.Errorf("check scripts: %s answered %t, want %t", step.name, yes, step.want)
+		if answer != step.want {
+			return fmt.Errorf("check scripts: %s answered %d, want %d", step.name, answer, step.want)
 		}
 	}
 	return nil

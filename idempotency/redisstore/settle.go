@@ -2,68 +2,81 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/internal/redact"
 )
 
+var _ idempotency.Settler = (*Store)(nil)
+
 // Renew implements idempotency.Store.
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
-	return s.settle(ctx, "renew", s.renewal(s.key(c.Key), c), c)
+	return s.asOwner(ctx, "renew", s.renewal(s.key(c.Key), c), c)
 }
 
 // Record implements idempotency.Store.
 func (s *Store) Record(ctx context.Context, c idempotency.Claim, outcome []byte) error {
-	return s.settle(ctx, "record", s.recording(s.key(c.Key), c, outcome), c)
+	return s.asOwner(ctx, "record", s.recording(s.key(c.Key), c, outcome), c)
 }
 
 // Release implements idempotency.Store.
 func (s *Store) Release(ctx context.Context, c idempotency.Claim) error {
-	return s.settle(ctx, "release", s.releasing(s.key(c.Key), c), c)
+	return s.asOwner(ctx, "release", s.releasing(s.key(c.Key), c), c)
 }
 
-func (s *Store) settle(ctx context.Context, what string, c change, claim idempotency.Claim) error {
-	yes, err := s.apply(ctx, c)
+func (s *Store) asOwner(ctx context.Context, what string, c change, claim idempotency.Claim) error {
+	answer, err := s.apply(ctx, c)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s %q: %w", what, claim.Key, redact.Error(err))
-	case !yes:
+	case answer != yes:
 		return idempotency.ErrNotOwner
 	}
 	return nil
 }
 
+// Settle implements idempotency.Settler. A key that holds no claim stays as it
+// is: ErrForeign.
+func (s *Store) Settle(ctx context.Context, c idempotency.Claim, outcome []byte) (bool, error) {
+	answer, err := s.apply(ctx, s.settling(s.key(c.Key), c, outcome))
+	if err == nil && answer == foreign {
+		err = idempotency.ErrForeign
+	}
+	if err != nil {
+		return false, fmt.Errorf("settle %q: %w", c.Key, redact.Error(err))
+	}
+	return answer == slipped, nil
+}
+
 func (s *Store) renewal(key string, c idempotency.Claim) change {
 	held, lease := head(claimed, c.Token), c.Lease.Milliseconds()
 	return change{
-		key: key, script: s.scripts.renew, args: []any{held, lease}, headed: len(held),
-		decide: func(found string) (bool, []any) {
+		keys: []string{key}, script: s.scripts.renew, args: []any{held, lease}, headed: len(held),
+		decide: func(found string) (int64, []any) {
 			if found != held {
-				return false, nil
+				return no, nil
 			}
-			return true, []any{"pexpire", key, lease}
+			return yes, []any{"pexpire", key, lease}
 		},
 	}
 }
 
 func (s *Store) recording(key string, c idempotency.Claim, outcome []byte) change {
-	held, done := head(claimed, c.Token), head(recorded, c.Token)
-	record := append(appendValue(nil, recorded, c.Token, c.Fingerprint), outcome...)
+	held, done, record := recordOf(c, outcome)
 	window, rest := c.TTL.Milliseconds(), c.RemainingTTL(s.now()).Milliseconds()
 	return change{
-		key: key, script: s.scripts.record, args: []any{held, done, record, window, rest}, headed: len(held),
-		decide: func(found string) (bool, []any) {
+		keys: []string{key}, script: s.scripts.record, args: []any{held, done, record, window, rest}, headed: len(held),
+		decide: func(found string) (int64, []any) {
 			switch {
 			case found == held:
-				return true, []any{"set", key, record, "px", window}
+				return yes, []any{"set", key, record, "px", window}
 			case found == "" && rest > 0:
-				return true, []any{"set", key, record, "px", rest}
+				return yes, []any{"set", key, record, "px", rest}
+			case found == done:
+				return yes, nil
 			}
-			return found == done, nil
+			return no, nil
 		},
 	}
 }
@@ -71,67 +84,44 @@ func (s *Store) recording(key string, c idempotency.Claim, outcome []byte) chang
 func (s *Store) releasing(key string, c idempotency.Claim) change {
 	held := head(claimed, c.Token)
 	return change{
-		key: key, script: s.scripts.release, args: []any{held}, headed: len(held),
-		decide: func(found string) (bool, []any) {
-			if found != held {
-				return found == "", nil
+		keys: []string{key}, script: s.scripts.release, args: []any{held}, headed: len(held),
+		decide: func(found string) (int64, []any) {
+			switch found {
+			case held:
+				return yes, []any{"del", key}
+			case "":
+				return yes, nil
 			}
-			return true, []any{"del", key}
+			return no, nil
 		},
 	}
 }
 
-// change is one owner-checked change of a key: as a script, and as what to do
-// where scripts are refused.
-type change struct {
-	key    string
-	script script
-	args   []any
-	headed int                                       // how many bytes of the value decide
-	decide func(head string) (yes bool, write []any) // write is a command; none: nothing to do
+func (s *Store) settling(key string, c idempotency.Claim, outcome []byte) change {
+	held, done, record := recordOf(c, outcome)
+	window := c.TTL.Milliseconds()
+	write := []any{"set", key, record, "px", window}
+	return change{
+		keys: []string{key}, script: s.scripts.settle, args: []any{held, done, record, window}, headed: len(held),
+		decide: func(found string) (int64, []any) {
+			switch {
+			case found == done:
+				return settled, nil
+			case found == "", found == held:
+				return settled, write
+			case found[0] == claimed:
+				return slipped, write
+			case found[0] == recorded:
+				return slipped, nil
+			}
+			return foreign, nil
+		},
+	}
 }
 
-// apply carries c out and reports whether the key was the caller's.
-func (s *Store) apply(ctx context.Context, c change) (bool, error) {
-	if s.refusal.Load() != nil {
-		return s.watch(ctx, c)
-	}
-	yes, err := s.eval(ctx, c.script, c.key, c.args...)
-	if refused(err) {
-		s.refusal.Store(&err)
-		return s.watch(ctx, c)
-	}
-	return yes, err
-}
-
-// watch does by WATCH and MULTI what the script of c does.
-func (s *Store) watch(ctx context.Context, c change) (bool, error) {
-	for {
-		var yes bool
-		err := s.client.Watch(ctx, func(tx *redis.Tx) error {
-			head, err := tx.GetRange(ctx, c.key, 0, int64(c.headed-1)).Result()
-			if err != nil {
-				return err
-			}
-			var write []any
-			if yes, write = c.decide(head); write == nil {
-				return nil
-			}
-			var cmd *redis.Cmd
-			if _, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
-				cmd = p.Do(ctx, write...)
-				return nil
-			}); err != nil {
-				return err
-			}
-			if cmd.Val() == int64(0) {
-				// There was nothing to change any more: decide anew.
-				return redis.TxFailedErr
-			}
-			return nil
-		}, c.key)
-		if !errors.Is(err, redis.TxFailedErr) {
-			return yes && err == nil, err
-		}
-	}
+// recordOf returns how a value begins while c holds it and once it has recorded
+// it, and that record.
+func recordOf(c idempotency.Claim, outcome []byte) (held, done string, record []byte) {
+	record = append(appendValue(nil, recorded, c.Token, c.Fingerprint), outcome...)
+	return head(claimed, c.Token), head(recorded, c.Token), record
 }
