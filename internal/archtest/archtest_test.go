@@ -31,9 +31,9 @@ var allowed = map[string][]string{
 	"internal/archtest":            {},
 
 	"idempotency":                 {"message", "health", "internal/bytesize"},
-	"idempotency/idempotencytest": {"idempotency", "message"},
-	"idempotency/sqlitestore":     {"idempotency", "message", "internal/"},
-	"idempotency/redisstore":      {"idempotency", "message", "internal/"},
+	"idempotency/idempotencytest": {"idempotency", "message", "health"},
+	"idempotency/sqlitestore":     {"idempotency", "message", "health", "internal/"},
+	"idempotency/redisstore":      {"idempotency", "message", "health", "internal/"},
 	"turnlock":                    {},
 	"turnlock/turnlocktest":       {"turnlock"},
 	"agent":                       {"message"},

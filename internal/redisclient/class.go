@@ -58,16 +58,22 @@ var marks = []struct {
 // Classify returns the class of an error that came from a client, or "" for
 // nil. Only the server's own words are searched, never what was wrapped around
 // them, where a key could say anything. What no server said is a matter of
-// reaching one.
+// reaching one. ErrOpen is of the class of what opened the breaker.
 func Classify(err error) Class {
 	if err == nil {
 		return ""
+	}
+	if open, ok := errors.AsType[*openError](err); ok {
+		return open.class
 	}
 	if reply, ok := errors.AsType[redis.Error](err); ok {
 		for _, m := range marks {
 			if strings.Contains(reply.Error(), m.text) {
 				return m.class
 			}
+		}
+		if reply == redis.Nil {
+			return Unreachable // Sentinels say it of a primary that they do not know
 		}
 		return Other
 	}

@@ -1,7 +1,6 @@
 package redisclient_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -49,6 +47,10 @@ func TestClassify(t *testing.T) {
 		{answer("OOM command not allowed when used memory > 'maxmemory'."), redisclient.OOM, true},
 		{answer("ERR -OOM command not allowed when used memory > 'maxmemory'. script: x"), redisclient.OOM, true},
 		{answer("WRONGTYPE Operation against a key holding the wrong kind of value"), redisclient.Other, false},
+		{answer("MOVED 3999 127.0.0.1:6381"), redisclient.Other, false},
+		{answer("CROSSSLOT Keys in request don't hash to the same slot"), redisclient.Other, false},
+		{fmt.Errorf("redis: all sentinels specified in configuration are unreachable: %w", errors.Join(redis.Nil)), redisclient.Unreachable, true},
+		{errors.New("redis: cluster has no nodes"), redisclient.Unreachable, true},
 		{io.EOF, redisclient.Unreachable, true},
 		{context.DeadlineExceeded, redisclient.Unreachable, true},
 		{&net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}, redisclient.Unreachable, true},
@@ -118,7 +120,11 @@ func TestClassifyWhatARealServerSays(t *testing.T) {
 func TestAPasswordThatAServerRepeatsStaysOutOfErrors(t *testing.T) {
 	t.Parallel()
 	const password = "hunter2-secret"
-	host, port := hostPort(t, parrot(t))
+	stub := redistest.NewStub(t)
+	stub.Answer(func(r redistest.Request) string {
+		return fmt.Sprintf("-ERR unknown command %s, with args beginning with: %q", r.Args[0], r.Args[1:])
+	})
+	host, port := hostPort(t, stub.Addr())
 	c := open(t, config(func(c *redisconf.Config) { c.Host, c.Port, c.Password = host, port, secret.New(password) }))
 
 	_, pipelined := c.Pipelined(t.Context(), func(p redis.Pipeliner) error { return p.Get(t.Context(), "k").Err() })
@@ -130,51 +136,5 @@ func TestAPasswordThatAServerRepeatsStaysOutOfErrors(t *testing.T) {
 		if _, ok := errors.AsType[redis.Error](err); !ok {
 			t.Errorf("error %v is no longer the answer of a server", err)
 		}
-	}
-}
-
-// parrot is a server that answers every command as unknown, arguments and all.
-func parrot(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go repeat(c)
-		}
-	}()
-	return l.Addr().String()
-}
-
-func repeat(c net.Conn) {
-	defer c.Close()
-	in := bufio.NewReader(c)
-	for {
-		var words, length int
-		if _, err := fmt.Fscanf(in, "*%d\r\n", &words); err != nil {
-			return
-		}
-		var args []string
-		for range words {
-			if _, err := fmt.Fscanf(in, "$%d\r\n", &length); err != nil {
-				return
-			}
-			text := make([]byte, length+2)
-			if _, err := io.ReadFull(in, text); err != nil {
-				return
-			}
-			args = append(args, fmt.Sprintf("`%s`", text[:length]))
-		}
-		if err := c.SetWriteDeadline(time.Now().Add(10 * time.Second)); err != nil {
-			return
-		}
-		fmt.Fprintf(c, "-ERR unknown command %s, with args beginning with: %s\r\n", args[0], strings.Join(args[1:], ", "))
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -32,16 +31,52 @@ type Options struct {
 	PoolSize     int           // connections for single commands; default 10 for each CPU
 }
 
-// New returns a client of the configured server. It dials nothing: whether the
-// server is there shows at the first command. The caller closes it.
+// New returns a client of the configured server, primary behind Sentinels, or
+// cluster. It dials nothing: whether a server is there shows at the first
+// command. The caller closes it.
+//
+// A breaker stands before it: see ErrOpen.
 func New(cfg redisconf.Config, o Options) (redis.UniversalClient, error) {
 	addr, err := cfg.Address()
 	if err != nil {
 		return nil, fmt.Errorf("redis client: url: %w", err)
 	}
-	opt := &redis.Options{
-		Network:  "tcp",
-		Addr:     net.JoinHostPort(addr.Host, strconv.Itoa(addr.Port)),
+	conns := newConnections(orDefault(o.DialTimeout, time.Second))
+	if addr.TLS {
+		if conns.tls, err = tlsConfig(cfg.TLS); err != nil {
+			return nil, fmt.Errorf("redis client: tls: %w", err)
+		}
+	}
+	opt, guard := settings(addr, o), newBreaker()
+	opt.Dialer = conns.dial
+	replies := answers{password: opt.Password, conns: conns}
+	switch {
+	case cfg.Cluster != nil:
+		opt.Addrs = cfg.Cluster.Addrs
+		return newCluster(opt.Cluster(), cfg.Prefix, guard, replies), nil
+	case cfg.Sentinel != nil:
+		opt.Addrs, opt.MasterName = cfg.Sentinel.Addrs, cfg.Sentinel.Master
+		return hooked(redis.NewFailoverClient(opt.Failover()), guard, replies.ofOneServer()), nil
+	}
+	opt.Addrs = []string{net.JoinHostPort(addr.Host, strconv.Itoa(addr.Port))}
+	if strings.HasPrefix(addr.Host, "/") {
+		opt.Addrs = []string{addr.Host}
+	}
+	return hooked(redis.NewClient(opt.Simple()), guard, replies.ofOneServer()), nil
+}
+
+// hooked returns c with hooks, of which the first sees a call first and its
+// answer last.
+func hooked(c *redis.Client, hooks ...redis.Hook) *redis.Client {
+	for _, h := range hooks {
+		c.AddHook(h)
+	}
+	return c
+}
+
+// settings are the same for every kind of client.
+func settings(addr redisconf.Address, o Options) *redis.UniversalOptions {
+	return &redis.UniversalOptions{
 		Username: addr.Username,
 		Password: addr.Password.Reveal(),
 		DB:       addr.DB,
@@ -64,6 +99,10 @@ func New(cfg redisconf.Config, o Options) (redis.UniversalClient, error) {
 		// Shorter than the silence after which load balancers and firewalls
 		// forget a connection without a word.
 		ConnMaxIdleTime: 4 * time.Minute,
+		// A name that has come to mean another server is looked up again, though
+		// the old one goes on to answer. Spread, so that not all dial at once.
+		ConnMaxLifetime:       30 * time.Minute,
+		ConnMaxLifetimeJitter: 5 * time.Minute,
 
 		// Nothing here needs RESP3 and its pushes, and an old server, or a
 		// user with few permissions, refuses the commands that come with them.
@@ -71,19 +110,6 @@ func New(cfg redisconf.Config, o Options) (redis.UniversalClient, error) {
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	if strings.HasPrefix(addr.Host, "/") {
-		opt.Network, opt.Addr = "unix", addr.Host
-	}
-	if addr.TLS {
-		if opt.TLSConfig, err = tlsConfig(addr.Host, cfg.TLS); err != nil {
-			return nil, fmt.Errorf("redis client: tls: %w", err)
-		}
-	}
-	c := redis.NewClient(opt)
-	if !addr.Password.IsEmpty() {
-		c.AddHook(scrubber{password: opt.Password})
-	}
-	return c, nil
 }
 
 // LogTo sends what the client library itself has to say to l, at level debug:
@@ -109,16 +135,14 @@ func orDefault(d, other time.Duration) time.Duration {
 	return d
 }
 
-// tlsConfig returns the settings for host; section is nil where only the URL
-// asks for encryption.
-func tlsConfig(host string, section *redisconf.TLS) (*tls.Config, error) {
-	c := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+// tlsConfig returns the settings of section, which is nil where only the URL
+// asks for encryption. Without a name of the server's, that is the dialled host.
+func tlsConfig(section *redisconf.TLS) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if section == nil {
 		return c, nil
 	}
-	if section.ServerName != "" {
-		c.ServerName = section.ServerName
-	}
+	c.ServerName = section.ServerName
 	if section.CAFile != "" {
 		pem, err := os.ReadFile(section.CAFile)
 		if err != nil {
@@ -131,54 +155,3 @@ func tlsConfig(host string, section *redisconf.TLS) (*tls.Config, error) {
 	}
 	return c, nil
 }
-
-// scrubber keeps the password out of errors: a server that does not know AUTH
-// or HELLO repeats the arguments in its answer.
-type scrubber struct{ password string }
-
-var _ redis.Hook = scrubber{}
-
-func (s scrubber) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s scrubber) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		return s.scrub(next(ctx, cmd))
-	}
-}
-
-func (s scrubber) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		if err == nil {
-			return nil
-		}
-		for _, cmd := range cmds {
-			if e := cmd.Err(); e != nil {
-				cmd.SetErr(s.scrub(e))
-			}
-		}
-		return s.scrub(err)
-	}
-}
-
-// scrub looks at answers of a server only: nothing else has seen the password,
-// and the type of a network error says what it is.
-func (s scrubber) scrub(err error) error {
-	if err == nil || err == redis.Nil {
-		return err
-	}
-	if answer, ok := errors.AsType[redis.Error](err); !ok || !strings.Contains(answer.Error(), s.password) {
-		return err
-	}
-	return reply(strings.ReplaceAll(err.Error(), s.password, "***"))
-}
-
-// reply is a server's error answer after scrubbing.
-type reply string
-
-var _ redis.Error = reply("")
-
-func (r reply) Error() string { return string(r) }
-
-// RedisError marks the answer of a server.
-func (reply) RedisError() {}

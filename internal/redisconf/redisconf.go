@@ -4,7 +4,6 @@ package redisconf
 
 import (
 	"errors"
-	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
@@ -16,17 +15,30 @@ import (
 // DefaultPrefix begins every key unless the configuration says otherwise.
 const DefaultPrefix = "gateway:"
 
-// Config says how to reach Redis: by URL, or by the fields from Host on, never
-// by both. TLS and Prefix go with either.
+// Config says how to reach Redis, in exactly one way: by URL, which says all,
+// or by Host, Sentinel or Cluster. TLS and Prefix go with each.
 type Config struct {
 	URL      secret.String `yaml:"url,omitempty"` // redis:// or rediss://; a secret, since it can carry a password
 	Host     string        `yaml:"host,omitempty"`
-	Port     int           `yaml:"port,omitempty"`
+	Port     int           `yaml:"port,omitempty"` // of Host
+	Sentinel *Sentinel     `yaml:"sentinel,omitempty"`
+	Cluster  *Cluster      `yaml:"cluster,omitempty"`
 	DB       int           `yaml:"db,omitempty"`
 	Username string        `yaml:"username,omitempty"`
 	Password secret.String `yaml:"password,omitempty"` // taken literally, nothing needs escaping
 	TLS      *TLS          `yaml:"tls,omitempty"`
 	Prefix   string        `yaml:"prefix"` // names the environment; begins every key
+}
+
+// Sentinel names a primary by those who watch it and know where it is.
+type Sentinel struct {
+	Master string   `yaml:"master,omitempty"` // what the Sentinels call the primary
+	Addrs  []string `yaml:"addrs,omitempty"`  // host:port of the Sentinels; one that answers is enough
+}
+
+// Cluster names a Redis Cluster by some of its nodes.
+type Cluster struct {
+	Addrs []string `yaml:"addrs,omitempty"` // host:port; one that answers is enough to learn of the others
 }
 
 // TLS turns on an encrypted connection, as rediss:// does.
@@ -39,11 +51,13 @@ type TLS struct {
 func DefaultConfig() Config { return Config{Prefix: DefaultPrefix} }
 
 // Configured reports whether a server is named.
-func (c Config) Configured() bool { return !c.URL.IsEmpty() || c.Host != "" }
+func (c Config) Configured() bool {
+	return !c.URL.IsEmpty() || c.Host != "" || c.Sentinel != nil || c.Cluster != nil
+}
 
 // Address is where and as whom to connect.
 type Address struct {
-	Host     string // host name, IP address, or the absolute path of a unix socket
+	Host     string // host name, IP address, or the absolute path of a unix socket; empty with Sentinel and Cluster
 	Port     int    // 0 for a unix socket
 	DB       int
 	Username string
@@ -51,37 +65,8 @@ type Address struct {
 	TLS      bool
 }
 
-// Validate returns every problem, joined; each begins with the key's name. No
-// message repeats a URL or a password.
-func (c Config) Validate() error {
-	var errs []error
-	if !c.URL.IsEmpty() && (c.Host != "" || c.Port != 0 || c.DB != 0 || c.Username != "" || !c.Password.IsEmpty()) {
-		errs = append(errs, errors.New("url: cannot be combined with host, port, db, username or password; use one or the other"))
-	}
-	if c.Host == "" && (c.Port != 0 || c.DB != 0 || c.Username != "" || !c.Password.IsEmpty()) && c.URL.IsEmpty() {
-		errs = append(errs, errors.New("host: is missing beside the other fields"))
-	}
-	if c.Port < 0 || c.Port > 65535 {
-		errs = append(errs, fmt.Errorf("port: %d is not between 1 and 65535", c.Port))
-	}
-	if c.DB < 0 {
-		errs = append(errs, fmt.Errorf("db: %d is negative", c.DB))
-	}
-	if c.Prefix == "" {
-		errs = append(errs, errors.New("prefix: must not be empty; it keeps environments on one server apart"))
-	} else if strings.ContainsFunc(c.Prefix, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("*?[]\\", r) }) {
-		errs = append(errs, fmt.Errorf("prefix: %q must be printable ASCII without spaces and without * ? [ ] \\", c.Prefix))
-	}
-	if !c.URL.IsEmpty() {
-		if _, err := parseURL(c.URL.Reveal()); err != nil {
-			errs = append(errs, fmt.Errorf("url: %w", err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // Address returns what a valid, configured section says, the same for the URL
-// and for the fields.
+// and for the fields. Where Sentinel or Cluster is set, the servers are there.
 func (c Config) Address() (Address, error) {
 	if !c.URL.IsEmpty() {
 		a, err := parseURL(c.URL.Reveal())
@@ -89,7 +74,7 @@ func (c Config) Address() (Address, error) {
 		return a, err
 	}
 	a := Address{Host: c.Host, Port: c.Port, DB: c.DB, Username: c.Username, Password: c.Password, TLS: c.TLS != nil}
-	if a.Port == 0 && !strings.HasPrefix(a.Host, "/") {
+	if a.Port == 0 && a.Host != "" && !strings.HasPrefix(a.Host, "/") {
 		a.Port = 6379
 	}
 	return a, nil

@@ -43,6 +43,8 @@ func TestAddress(t *testing.T) {
 		{redisconf.Config{Host: "h"}, redisconf.Address{Host: "h", Port: 6379}},
 		{redisconf.Config{Host: "/run/redis.sock", DB: 2}, redisconf.Address{Host: "/run/redis.sock", DB: 2}},
 		{redisconf.Config{Host: "h", TLS: &redisconf.TLS{}}, redisconf.Address{Host: "h", Port: 6379, TLS: true}},
+		{redisconf.Config{Sentinel: &redisconf.Sentinel{}, DB: 3, Username: "gw", TLS: &redisconf.TLS{}}, redisconf.Address{DB: 3, Username: "gw", TLS: true}},
+		{redisconf.Config{Cluster: &redisconf.Cluster{}, Password: secret.New("pw")}, redisconf.Address{Password: secret.New("pw")}},
 		{redisconf.Config{URL: secret.New("redis://localhost:6379")}, redisconf.Address{Host: "localhost", Port: 6379}},
 		{redisconf.Config{URL: secret.New("redis://h")}, redisconf.Address{Host: "h", Port: 6379}},
 		{redisconf.Config{URL: secret.New("redis://h/")}, redisconf.Address{Host: "h", Port: 6379}},
@@ -92,6 +94,8 @@ func TestB69_ABadURLIsRefusedWithAdviceAndWithoutThePassword(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	t.Parallel()
+	sentinel := &redisconf.Sentinel{Master: "main", Addrs: []string{"s1:26379", "[::1]:26379"}}
+	cluster := &redisconf.Cluster{Addrs: []string{"c1:6379"}}
 	for _, c := range []struct {
 		cfg  redisconf.Config
 		want string // begins the error; empty: none
@@ -107,6 +111,22 @@ func TestValidate(t *testing.T) {
 		{redisconf.Config{Host: "h", Prefix: "a b"}, "prefix: "},
 		{redisconf.Config{Host: "h", Prefix: "a*"}, "prefix: "},
 		{redisconf.Config{Host: "h", Prefix: "é"}, "prefix: "},
+		{redisconf.Config{Sentinel: sentinel, DB: 3, Username: "gw", Password: secret.New("pw"), TLS: &redisconf.TLS{}, Prefix: "p:"}, ""},
+		{redisconf.Config{Cluster: cluster, Username: "gw", Password: secret.New("pw"), TLS: &redisconf.TLS{}, Prefix: "{p}:"}, ""},
+		{redisconf.Config{Sentinel: sentinel, URL: secret.New("redis://h"), Prefix: "p:"}, "sentinel: cannot be combined with url"},
+		{redisconf.Config{Sentinel: sentinel, Host: "h", Prefix: "p:"}, "sentinel: cannot be combined with url, host"},
+		{redisconf.Config{Sentinel: sentinel, Port: 6379, Prefix: "p:"}, "sentinel: cannot be combined with url, host or port"},
+		{redisconf.Config{Cluster: cluster, URL: secret.New("redis://h"), Prefix: "{p}:"}, "cluster: cannot be combined with url"},
+		{redisconf.Config{Cluster: cluster, Host: "h", Prefix: "{p}:"}, "cluster: cannot be combined with url, host"},
+		{redisconf.Config{Cluster: cluster, Sentinel: sentinel, Prefix: "{p}:"}, "cluster: cannot be combined with url, host, port or sentinel"},
+		{redisconf.Config{Cluster: cluster, DB: 3, Prefix: "{p}:"}, "db: cannot be combined with cluster"},
+		{redisconf.Config{Sentinel: &redisconf.Sentinel{Addrs: sentinel.Addrs}, Prefix: "p:"}, "sentinel.master: is missing"},
+		{redisconf.Config{Sentinel: &redisconf.Sentinel{Master: "main"}, Prefix: "p:"}, "sentinel.addrs: must name at least one"},
+		{redisconf.Config{Cluster: &redisconf.Cluster{}, Prefix: "{p}:"}, "cluster.addrs: must name at least one"},
+		{redisconf.Config{Cluster: cluster, Prefix: "p:"}, "prefix: needs a hash tag"},
+		{redisconf.Config{Cluster: cluster, Prefix: "p}{:"}, "prefix: needs a hash tag"},
+		{redisconf.Config{Cluster: cluster, Prefix: "{}{p}:"}, "prefix: needs a hash tag"},
+		{redisconf.Config{Cluster: cluster, Prefix: "a}{{p}:"}, ""},
 	} {
 		err := c.cfg.Validate()
 		if ok := err == nil && c.want == "" || err != nil && c.want != "" && strings.HasPrefix(err.Error(), c.want); !ok {
@@ -117,6 +137,41 @@ func TestValidate(t *testing.T) {
 	for _, key := range []string{"host: ", "port: ", "db: ", "prefix: "} {
 		if !strings.Contains(fmt.Sprint("\n", all), "\n"+key) {
 			t.Errorf("Validate = %v, want every problem at once, %q too", all, key)
+		}
+	}
+}
+
+func TestAddrsAreHostAndPort(t *testing.T) {
+	t.Parallel()
+	for _, addr := range []string{"", "c1", "c1:", ":6379", "c1:0", "c1:65536", "c1:redis", "::1:6379", "redis://:hunter2@c1:6379", "gw:hunter2@c1:6379", "/run/redis.sock"} {
+		addrs := []string{"c1:6379", addr}
+		for key, c := range map[string]redisconf.Config{
+			"cluster":  {Cluster: &redisconf.Cluster{Addrs: addrs}, Prefix: "{p}:"},
+			"sentinel": {Sentinel: &redisconf.Sentinel{Master: "main", Addrs: addrs}, Prefix: "p:"},
+		} {
+			err := c.Validate()
+			if err == nil || !strings.HasPrefix(err.Error(), key+".addrs[1]: is not host:port, as in ") || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s with %q: %v, want that it is not host:port, without it", key, addr, err)
+			}
+		}
+	}
+}
+
+func TestConfigured(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cfg  redisconf.Config
+		want bool
+	}{
+		{redisconf.DefaultConfig(), false},
+		{redisconf.Config{Port: 6379}, false},
+		{redisconf.Config{URL: secret.New("redis://h")}, true},
+		{redisconf.Config{Host: "h"}, true},
+		{redisconf.Config{Sentinel: &redisconf.Sentinel{}}, true},
+		{redisconf.Config{Cluster: &redisconf.Cluster{}}, true},
+	} {
+		if got := c.cfg.Configured(); got != c.want {
+			t.Errorf("Configured of %+v = %t", c.cfg, got)
 		}
 	}
 }

@@ -27,7 +27,10 @@ type Proxy struct {
 	delay    time.Duration
 	drop     bool
 	frozen   bool
+	held     bool // requests alone are frozen
 	cut      []byte
+	cuts     int
+	old, new []byte
 	closed   bool
 }
 
@@ -52,6 +55,21 @@ func (p *Proxy) Drop(on bool) { p.change(func() { p.drop = on }) }
 
 // Freeze stops both directions; what was sent meanwhile moves on afterwards.
 func (p *Proxy) Freeze(on bool) { p.change(func() { p.frozen = on }) }
+
+// FreezeRequests stops what clients send; replies still pass. What was sent
+// meanwhile moves on afterwards.
+func (p *Proxy) FreezeRequests(on bool) { p.change(func() { p.held = on }) }
+
+// Rewrite replaces text in replies; an empty text ends it. The text must fall
+// into one write of the server. A client of Redis notices another length only
+// where the reply does not say its own, as in an error.
+func (p *Proxy) Rewrite(text, replacement string) {
+	p.change(func() { p.old, p.new = []byte(text), []byte(replacement) })
+}
+
+// CutReplies is CutReply for the next n requests of whatever text, each of
+// which is what a client writes at once.
+func (p *Proxy) CutReplies(n int) { p.change(func() { p.cuts = n }) }
 
 // CutReply lets the next request that contains text through to the server
 // and, once its reply arrives, resets the connection instead of delivering
@@ -172,8 +190,9 @@ type link struct {
 	cut bool // the next reply is the one to cut
 }
 
-// pass copies src to dst; before lets a chunk through, holds or refuses it.
-func (l *link) pass(dst io.Writer, src io.Reader, before func([]byte) (bool, error)) {
+// pass copies src to dst; before returns what is to go on of a chunk, or an
+// error to end the connection.
+func (l *link) pass(dst io.Writer, src io.Reader, before func([]byte) ([]byte, error)) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := src.Read(buf)
@@ -185,44 +204,54 @@ func (l *link) pass(dst io.Writer, src io.Reader, before func([]byte) (bool, err
 			reset(l.client)
 			return
 		}
-		if !send {
+		if len(send) == 0 {
 			continue
 		}
-		if _, err := dst.Write(buf[:n]); err != nil {
+		if _, err := dst.Write(send); err != nil {
 			return
 		}
 	}
 }
 
-func (l *link) request(chunk []byte) (bool, error) {
+func (l *link) request(chunk []byte) ([]byte, error) {
 	p := l.proxy
-	p.waitWhile(func() bool { return p.frozen })
+	p.waitWhile(func() bool { return p.frozen || p.held })
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cut != nil && bytes.Contains(chunk, p.cut) {
+	named := p.cut != nil && bytes.Contains(chunk, p.cut)
+	if named {
 		p.cut = nil
+	}
+	if named || p.cuts > 0 {
+		p.cuts = max(0, p.cuts-1)
 		l.mu.Lock()
 		l.cut = true
 		l.mu.Unlock()
 	}
-	return true, nil
+	return chunk, nil
 }
 
-func (l *link) reply([]byte) (bool, error) {
+func (l *link) reply(chunk []byte) ([]byte, error) {
 	l.mu.Lock()
 	cut := l.cut
 	l.mu.Unlock()
 	if cut {
-		return false, errCut
+		return nil, errCut
 	}
 	p := l.proxy
 	if !p.holdBack() {
-		return false, nil
+		return nil, nil
 	}
 	p.waitWhile(func() bool { return p.frozen })
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.drop && !p.closed, nil
+	if p.drop || p.closed {
+		return nil, nil
+	}
+	if len(p.old) > 0 {
+		return bytes.ReplaceAll(chunk, p.old, p.new), nil
+	}
+	return chunk, nil
 }
 
 // holdBack waits out the delay and reports whether the proxy still stands.

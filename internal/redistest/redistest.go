@@ -1,5 +1,6 @@
-// Package redistest gives a test a real redis-server of its own, and a proxy
-// that makes the faults of a network. Everything it starts ends with the test.
+// Package redistest gives a test a real redis-server of its own, alone, behind a
+// Sentinel or as a cluster; a proxy that makes the faults of a network; and a
+// stub that makes those of a server. Everything it starts ends with the test.
 package redistest
 
 import (
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,4 +177,29 @@ func (s *Server) Resume() {
 	if err := s.proc.Resume(); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// await asks again and again until condition holds.
+func await(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	end, tick := time.NewTimer(20*time.Second), time.NewTicker(10*time.Millisecond)
+	defer end.Stop()
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-end.C:
+			t.Fatalf("%s has not come about within 20s", what)
+		}
+	}
+}
+
+// holds reports whether a section of INFO has the line.
+func (s *Server) holds(c *redis.Client, section, line string) bool {
+	s.t.Helper()
+	text, err := c.Info(s.t.Context(), section).Result()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return strings.Contains(text, line+"\r\n")
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -161,6 +162,47 @@ func TestProxy(t *testing.T) {
 		send(t, c, "cut\n")
 		wantLine(t, c, "cut")
 	})
+	t.Run("cuts the next replies of any request", func(t *testing.T) {
+		t.Parallel()
+		p, _, lines := open(t)
+		p.CutReplies(2)
+		for range 2 {
+			c := dial(t, p.Addr())
+			send(t, c, "any\n")
+			wantReset(t, c)
+		}
+		c := dial(t, p.Addr())
+		send(t, c, "any\n")
+		wantLine(t, c, "any")
+		if lines.Load() != 4 {
+			t.Errorf("the server saw %d lines, want 4", lines.Load())
+		}
+	})
+	t.Run("freezes requests while replies pass", func(t *testing.T) {
+		t.Parallel()
+		p, c, lines := open(t)
+		p.Delay(50 * time.Millisecond)
+		send(t, c, "sent before\n")
+		for lines.Load() != 2 {
+			runtime.Gosched()
+		}
+		p.FreezeRequests(true)
+		send(t, c, "held\n")
+		wantLine(t, c, "sent before")
+		wantSilence(t, c)
+		p.FreezeRequests(false)
+		wantLine(t, c, "held")
+	})
+	t.Run("rewrites replies", func(t *testing.T) {
+		t.Parallel()
+		p, c, _ := open(t)
+		p.Rewrite("OK", "-OOM command not allowed")
+		send(t, c, "+OK\n")
+		wantLine(t, c, "+-OOM command not allowed")
+		p.Rewrite("", "")
+		send(t, c, "+OK\n")
+		wantLine(t, c, "+OK")
+	})
 	t.Run("refuses connections and accepts them again", func(t *testing.T) {
 		t.Parallel()
 		p, c, _ := open(t)
@@ -219,6 +261,16 @@ func wantSilence(t *testing.T, c net.Conn) {
 	}
 	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("read %d bytes, %v; want silence", n, err)
+	}
+}
+
+func wantEnd(t *testing.T, c net.Conn) {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Fatalf("read %d bytes, %v; want the end", n, err)
 	}
 }
 

@@ -58,9 +58,15 @@ func readerPragmas(journal string) []pragma {
 	return append(common(journal), numeric("cache_size", -readerCacheKiB), pragma{"query_only", "1", "1"})
 }
 
-// open returns a pool of at most size connections, none of which is made yet.
-// A connection once made is kept.
-func open(path string, size int, mode string, pragmas []pragma) (*sql.DB, error) {
+// connector opens connections and proves their settings.
+type connector struct {
+	driver.Connector
+	pragmas []pragma
+	check   func() error // that the file is the right one; nil: any file is
+}
+
+// connect returns what makes connections to the file; it makes none yet.
+func connect(path, mode string, pragmas []pragma, check func() error) (*connector, error) {
 	settings := url.Values{}
 	for _, p := range pragmas {
 		settings.Add("_pragma", p.name+"("+p.value+")")
@@ -70,20 +76,24 @@ func open(path string, size int, mode string, pragmas []pragma) (*sql.DB, error)
 	if err != nil {
 		return nil, Explain(path, err)
 	}
-	db := sql.OpenDB(&connector{base, pragmas})
-	db.SetMaxOpenConns(size)
-	db.SetMaxIdleConns(size)
-	return db, nil
+	return &connector{base, pragmas, check}, nil
 }
 
-// connector opens connections and proves their settings.
-type connector struct {
-	driver.Connector
-	pragmas []pragma
+// pool returns a pool of at most size connections. One that was made is kept.
+func pool(c *connector, size int) *sql.DB {
+	db := sql.OpenDB(c)
+	db.SetMaxOpenConns(size)
+	db.SetMaxIdleConns(size)
+	return db
 }
 
 // Connect implements driver.Connector.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	if c.check != nil {
+		if err := c.check(); err != nil {
+			return nil, err
+		}
+	}
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err

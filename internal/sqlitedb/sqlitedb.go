@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 )
 
@@ -44,9 +45,13 @@ type DB struct {
 	Writer     *sql.DB // one connection, whose transactions take the write lock at once
 	Readers    *sql.DB // a few connections that cannot write, except for checkpoints
 	Path       string
+	Real       string // Path without symbolic links: what belongs to the file stands beside this
 	FileSystem string // empty if unknown
 	Journal    string // WAL or Delete
 	Warning    string // a sentence for the operator if the file system forbids WAL
+
+	identity identity
+	anew     *connector // makes connections that the pools do not have
 }
 
 // Open opens the file of c for reading and writing, with mode 0600 in a
@@ -65,6 +70,10 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 		detect = fileSystem
 	}
 	db := &DB{Path: path, Journal: WAL}
+	if db.Real, err = filepath.EvalSymlinks(path); err != nil {
+		return nil, Explain(path, err)
+	}
+	db.identity.path, db.identity.logPath = path, db.Real+"-wal"
 	if db.FileSystem, err = detect(dir); err != nil {
 		return nil, fmt.Errorf("find the file system of %s: %w", dir, err)
 	}
@@ -77,16 +86,29 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	// call does not exist the driver keeps fsync.
 	_, _ = sqlite.Fdatasync(true)
 
-	if db.Writer, err = open(path, 1, "mode=rw&_txlock=immediate", writerPragmas(db.Journal)); err != nil {
+	write, err := connect(path, "mode=rw&_txlock=immediate", writerPragmas(db.Journal), db.identity.check)
+	if err != nil {
 		return nil, err
 	}
-	if db.Readers, err = open(path, readers, "mode=rw", readerPragmas(db.Journal)); err != nil {
-		return nil, errors.Join(err, db.Writer.Close())
+	if db.anew, err = connect(path, "mode=rw", readerPragmas(db.Journal), db.identity.check); err != nil {
+		return nil, err
 	}
-	if err := db.connect(ctx); err != nil {
-		return nil, errors.Join(err, db.Close())
+	db.Writer, db.Readers = pool(write, 1), pool(db.anew, readers)
+	if err := db.start(ctx); err != nil {
+		return nil, errors.Join(Explain(path, err), db.Close())
 	}
 	return db, nil
+}
+
+// start makes the first connections, and sees that they are all to one file.
+func (db *DB) start(ctx context.Context) error {
+	if err := db.identity.learn(); err != nil {
+		return err
+	}
+	if err := db.connect(ctx); err != nil {
+		return err
+	}
+	return db.identity.learn()
 }
 
 // connect makes the first connection of each pool. Changing the journal mode
@@ -101,19 +123,22 @@ func (db *DB) connect(ctx context.Context) error {
 			err = db.Readers.PingContext(ctx)
 		}
 		if !isBusy(err) || time.Now().After(giveUp) {
-			return Explain(db.Path, err)
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return Explain(db.Path, ctx.Err())
+			return ctx.Err()
 		case <-time.After(pause):
 		}
 	}
 }
 
 // Close closes every connection. The last one of all processes folds the
-// write-ahead log into the file.
-func (db *DB) Close() error { return errors.Join(db.Readers.Close(), db.Writer.Close()) }
+// write-ahead log into the file. A file that was replaced has to be closed
+// before the new one is opened: see detach.
+func (db *DB) Close() error {
+	return errors.Join(db.Readers.Close(), db.detach(), db.Writer.Close())
+}
 
 // OpenReadOnly opens a file without making or changing any: neither the file
 // itself nor the write-ahead log and index beside it. It is for looking at the
@@ -130,10 +155,11 @@ func OpenReadOnly(ctx context.Context, path string) (*sql.DB, error) {
 	if err != nil {
 		return nil, Explain(abs, err)
 	}
-	db, err := open(abs, 1, mode, []pragma{busyTimeout, {"query_only", "1", "1"}})
+	look, err := connect(abs, mode, []pragma{busyTimeout, {"query_only", "1", "1"}}, nil)
 	if err != nil {
 		return nil, err
 	}
+	db := pool(look, 1)
 	// A connection reads nothing by itself; the schema tells a database from
 	// any other file.
 	var tables int
@@ -180,7 +206,14 @@ func makeFile(dir, path string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return checkFile(path)
+		if err := checkFile(path); err != nil {
+			return err
+		}
+		// SQLite would open a file for reading that it may not write.
+		if err := unix.Access(path, unix.R_OK|unix.W_OK); err != nil {
+			return Explain(path, &fs.PathError{Op: "access", Path: path, Err: err})
+		}
+		return nil
 	case err != nil:
 		return explainDir(dir, err)
 	}

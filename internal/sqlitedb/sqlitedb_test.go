@@ -115,7 +115,7 @@ func TestOpenAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestFileSystems(t *testing.T) {
+func TestB76_no_write_ahead_log_where_memory_is_not_shared(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"nfs", "cifs", "smb", "9p", "fuse", ""} {
 		t.Run("on "+name, func(t *testing.T) {

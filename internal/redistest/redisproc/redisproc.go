@@ -39,15 +39,23 @@ func Socket(dir string) string { return filepath.Join(dir, "redis.sock") }
 // further redis-server options such as "--requirepass", "secret". The server
 // ends with Kill, and with this process.
 func Start(ctx context.Context, dir string, args ...string) (*Server, error) {
+	return start(ctx, dir, "ready to accept connections", append([]string{"--port", "0", "--save", "", "--appendonly", "no"}, args...))
+}
+
+// StartSentinel is Start for a Redis Sentinel with the configuration in file,
+// which it rewrites.
+func StartSentinel(ctx context.Context, dir, file string) (*Server, error) {
+	return start(ctx, dir, "+monitor master", []string{file, "--sentinel"})
+}
+
+// start runs a process that says when it is ready.
+func start(ctx context.Context, dir, ready string, args []string) (*Server, error) {
 	s := &Server{socket: Socket(dir), exited: make(chan struct{})}
 	// Left over from a killed predecessor, it would refuse connections while the new server starts.
 	if err := os.Remove(s.socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("start %s: %w", Binary, err)
 	}
-	s.cmd = exec.Command(Binary, append([]string{
-		"--port", "0", "--unixsocket", s.socket, "--dir", dir,
-		"--save", "", "--appendonly", "no", "--daemonize", "no", "--logfile", "",
-	}, args...)...)
+	s.cmd = exec.Command(Binary, append(args, "--unixsocket", s.socket, "--dir", dir, "--daemonize", "no", "--logfile", "")...)
 	s.cmd.SysProcAttr = dieWithParent()
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
@@ -57,10 +65,10 @@ func Start(ctx context.Context, dir string, args ...string) (*Server, error) {
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", Binary, err)
 	}
-	ready := make(chan struct{})
-	go s.follow(out, ready)
+	said := make(chan struct{})
+	go s.follow(out, ready, said)
 	select {
-	case <-ready:
+	case <-said:
 		return s, nil
 	case <-s.exited:
 		return nil, fmt.Errorf("start %s: it ended at once:\n%s", Binary, s.Log())
@@ -70,17 +78,18 @@ func Start(ctx context.Context, dir string, args ...string) (*Server, error) {
 	}
 }
 
-// follow reads the server's log until it ends, then collects the process.
-func (s *Server) follow(out io.Reader, ready chan<- struct{}) {
+// follow reads the server's log until it ends, then collects the process. It
+// closes said at the first line with the words ready.
+func (s *Server) follow(out io.Reader, ready string, said chan<- struct{}) {
 	defer close(s.exited)
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		s.mu.Lock()
 		fmt.Fprintln(&s.log, lines.Text())
 		s.mu.Unlock()
-		if ready != nil && strings.Contains(strings.ToLower(lines.Text()), "ready to accept connections") {
-			close(ready)
-			ready = nil
+		if said != nil && strings.Contains(strings.ToLower(lines.Text()), ready) {
+			close(said)
+			said = nil
 		}
 	}
 	// How a killed process ended says nothing.
