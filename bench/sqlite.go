@@ -243,7 +243,7 @@ func (b *sqliteBench) fill(ctx context.Context, name string, keys int) error {
 	return b.exec(ctx, name, "_pragma=journal_mode(OFF)&_pragma=synchronous(OFF)&_pragma=cache_size(-262144)", `
 		WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?1)
 		INSERT INTO claims SELECT unhex(printf('%014x%s', i * ((1 << 56) / ?1), hex(randomblob(9)))), 'hook::large:' || i, 1,
-			'abcdefghijkl.ABCDEFGHIJKLMNOPQRSTUVWXYZ', zeroblob(16), ?2 + i, CAST('{"action":"agent","reply":"ok"}' AS BLOB) FROM n`,
+			'abcdefghijkl.ABCDEFGHIJKLMNOPQRSTUVWXYZ', zeroblob(16), ?2 + i, CAST('{"action":"agent","reply":"ok"}' AS BLOB), 0 FROM n`,
 		keys, time.Now().Add(24*time.Hour).UnixMilli())
 }
 
@@ -252,7 +252,7 @@ func (b *sqliteBench) addExpired(ctx context.Context, name string) error {
 	return b.exec(ctx, name, "_pragma=busy_timeout(60000)", `
 		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO claims SELECT randomblob(16), 'hook::expired:' || i, 1,
-			'abcdefghijkl.ABCDEFGHIJKLMNOPQRSTUVWXYZ', zeroblob(16), i, CAST('{"action":"agent","reply":"ok"}' AS BLOB) FROM n`,
+			'abcdefghijkl.ABCDEFGHIJKLMNOPQRSTUVWXYZ', zeroblob(16), i, CAST('{"action":"agent","reply":"ok"}' AS BLOB), 0 FROM n`,
 		sqliteExpired)
 }
 

@@ -46,3 +46,31 @@ func BenchmarkReserve(b *testing.B) {
 }
 
 func BenchmarkReserveParallel(b *testing.B) { benchmarkStore(b, 32, reserve(b)) }
+
+// A claim for a claim: what a record costs is this less what BenchmarkReserve says.
+func BenchmarkReserveAndRecord(b *testing.B) {
+	s := mustOpen(b, config(b, tempPath(b)))
+	outcome := []byte("an answer")
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		n++
+		won, err := s.Reserve(b.Context(), idempotencytest.Key(fmt.Sprint(n)), request("bench.TOKEN"))
+		if err == nil {
+			err = s.Record(b.Context(), won.Claim, outcome)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkRecordParallel(b *testing.B) {
+	benchmarkStore(b, 32, func(s idempotency.Store, key idempotency.Key) error {
+		won, err := s.Reserve(b.Context(), key, request("bench.TOKEN"))
+		if err != nil {
+			return err
+		}
+		return s.Record(b.Context(), won.Claim, []byte("an answer"))
+	})
+}

@@ -9,14 +9,14 @@ import (
 	"github.com/oncegate/oncegate/message"
 )
 
-// The states of a row, see schema.sql.
+// The states of a row, see schema1.sql.
 const (
 	inFlight = 0
 	recorded = 1
 )
 
 func (w *writer) reserve(o *op) error {
-	won, err := w.sql.reserve.exec(o.idArg, string(o.key), o.req.Token, o.printArg, w.after(o.req.Lease), w.nowArg)
+	won, err := w.sql.reserve.exec(o.idArg, string(o.key), o.req.Token, o.printArg, w.after(o.req.Lease), w.shadow, w.nowArg)
 	if err != nil {
 		return err
 	}
@@ -31,6 +31,9 @@ func (w *writer) reserve(o *op) error {
 	if err != nil {
 		return err
 	}
+	if held.state == inFlight && w.ownerless(o.req, held.token) {
+		return w.takeOver(o)
+	}
 	o.met.FingerprintMatch = o.req.Matches(held.print)
 	if held.state == inFlight {
 		o.met.State, o.met.RetryAfter = idempotency.InFlight, held.left
@@ -38,6 +41,20 @@ func (w *writer) reserve(o *op) error {
 		o.met.State, o.met.Outcome = idempotency.Recorded, held.outcome
 	}
 	return nil
+}
+
+// ownerless reports whether nobody runs what token claims, so that it need not
+// wait for its lease.
+func (w *writer) ownerless(req idempotency.Request, token string) bool {
+	return req.Abandoned(token) || req.MayTakeOver() && w.dead(idempotency.ReplicaOf(token))
+}
+
+// takeOver gives the claim that o has just met to its request.
+func (w *writer) takeOver(o *op) error {
+	_, err := w.sql.takeOver.exec(o.req.Token, o.printArg, w.after(o.req.Lease), w.shadow, o.idArg)
+	o.met = o.req.Won(o.key, idempotency.BackendSQLite, o.sent)
+	o.met.TakenOver = true
+	return err
 }
 
 func (w *writer) renew(o *op) error {
@@ -49,7 +66,7 @@ func (w *writer) renew(o *op) error {
 }
 
 func (w *writer) record(o *op) error {
-	done, err := w.sql.record.exec(w.after(o.claim.TTL), o.outcome, o.idArg, o.claim.Token, w.nowArg)
+	done, err := w.sql.record.exec(w.after(o.claim.TTL), o.outcome, w.shadow, o.idArg, o.claim.Token, w.nowArg)
 	if err != nil || done > 0 {
 		return err
 	}
@@ -68,7 +85,7 @@ func (w *writer) record(o *op) error {
 		o.answer = idempotency.ErrNotOwner
 		return nil
 	}
-	_, err = w.sql.insert.exec(o.idArg, string(o.key), o.claim.Token, o.printArg, w.after(left), o.outcome)
+	_, err = w.sql.insert.exec(o.idArg, string(o.key), o.claim.Token, o.printArg, w.after(left), o.outcome, w.shadow)
 	return err
 }
 

@@ -34,8 +34,8 @@ func OpenReadOnly(ctx context.Context, path string, now func() time.Time) (*Read
 	if err != nil {
 		return nil, err
 	}
-	empty, err := checkVersion(ctx, db)
-	if err == nil && empty {
+	version, err := readVersion(ctx, db)
+	if err == nil && version == 0 {
 		err = errors.New("it has no tables yet; the gateway makes them when it starts")
 	}
 	if err != nil {
@@ -78,18 +78,23 @@ func (r *Reader) Get(ctx context.Context, key idempotency.Key) (idempotency.Entr
 
 // List implements idempotency.Lister: in the order of the keys' digests.
 func (r *Reader) List(ctx context.Context, req idempotency.ListRequest) (idempotency.Page, error) {
-	after, err := hex.DecodeString(req.After)
-	if err != nil {
-		return idempotency.Page{}, fmt.Errorf("list messages: %q is not the end of a page", req.After)
-	}
 	state := sql.NullInt64{Int64: inFlight, Valid: req.State != 0}
 	if req.State == idempotency.Recorded {
 		state.Int64 = recorded
 	}
+	return r.page(ctx, req, columns+`WHERE state = coalesce(?, state)`, state)
+}
+
+// page reads the part of a list that req asks for; query and args say which
+// rows are on the list.
+func (r *Reader) page(ctx context.Context, req idempotency.ListRequest, query string, args ...any) (idempotency.Page, error) {
+	after, err := hex.DecodeString(req.After)
+	if err != nil {
+		return idempotency.Page{}, fmt.Errorf("list messages: %q is not the end of a page", req.After)
+	}
 	now := r.now().UnixMilli()
 	// One more than asked for tells whether others follow.
-	rows, err := r.query(ctx, now, columns+`WHERE id > ? AND deadline > ? AND state = coalesce(?, state) ORDER BY id LIMIT ?`,
-		after, now, state, req.Limit+1)
+	rows, err := r.query(ctx, now, query+` AND id > ? AND deadline > ? ORDER BY id LIMIT ?`, append(args, after, now, req.Limit+1)...)
 	if err != nil {
 		return idempotency.Page{}, fmt.Errorf("list messages: %w", err)
 	}

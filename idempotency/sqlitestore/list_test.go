@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -92,7 +93,7 @@ const writeOnDemand = "ONCEGATE_TEST_WRITE_ON_DEMAND"
 // the line.
 func write(path string) int {
 	// No upkeep: the file changes when it is told to.
-	s, err := sqlitestore.Open(context.Background(), sqlitestore.Config{Path: path, Now: time.Now, Log: slog.New(slog.DiscardHandler), NoUpkeep: true})
+	s, err := sqlitestore.Open(context.Background(), sqlitestore.Config{Path: path, Replica: "other", Now: time.Now, Log: slog.New(slog.DiscardHandler), NoUpkeep: true})
 	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); fmt.Println(lines.Text()) {
 		_, err = s.Reserve(context.Background(), idempotencytest.Key(lines.Text()), request("other."+lines.Text()))
 	}
@@ -106,9 +107,10 @@ func write(path string) int {
 	return 0
 }
 
-// writer starts a process that has a store open in the file until the test
-// ends. The function that it returns has it claim a message.
-func writer(t *testing.T, path string) (claim func(id string)) {
+// writer starts a process that has a store open in the file, as replica other,
+// until the test ends. The functions that it returns have it claim a message,
+// and kill it.
+func writer(t *testing.T, path string) (claim func(id string), kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0]) // not of t.Context, which ends before the clean-up waits
 	cmd.Env = append(os.Environ(), writeOnDemand+"="+path)
@@ -124,13 +126,21 @@ func writer(t *testing.T, path string) (claim func(id string)) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	killed := false
 	t.Cleanup(func() {
-		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil && !killed {
 			t.Errorf("the other process: %v", err)
 		}
 	})
+	kill = func() {
+		killed = true
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_, _ = io.Copy(io.Discard, out) // ends with the process
+	}
 	answers := bufio.NewReader(out)
-	return func(id string) {
+	claim = func(id string) {
 		t.Helper()
 		if _, err := fmt.Fprintln(in, id); err != nil {
 			t.Fatal(err)
@@ -139,12 +149,13 @@ func writer(t *testing.T, path string) (claim func(id string)) {
 			t.Fatalf("the other process said %q, %v", line, err)
 		}
 	}
+	return claim, kill
 }
 
 func TestReaderBesideAnotherProcessThatWrites(t *testing.T) {
 	t.Parallel()
 	path := tempPath(t)
-	claim := writer(t, path)
+	claim, _ := writer(t, path)
 	claim("first")
 	before := files(t, filepath.Dir(path))
 	r, err := sqlitestore.OpenReadOnly(t.Context(), path, time.Now)

@@ -24,8 +24,9 @@ type op struct {
 	sent time.Time               // when Reserve was called
 	met  idempotency.Reservation // what it met
 
-	claim   idempotency.Claim // of Renew, Record and Release
-	outcome []byte            // of Record
+	claim   idempotency.Claim // of Renew, Record, Release, Settle and Carried
+	outcome []byte            // of Record and Settle
+	slipped bool              // Settle met another owner
 
 	limit int   // of prune: how many rows at most
 	n     int64 // rows pruned, or the number of the probe
@@ -49,7 +50,7 @@ func (s *Store) op(run operation, key idempotency.Key, print [16]byte) *op {
 
 // free forgets what o refers to, so that the pool keeps no message alive.
 func (s *Store) free(o *op) {
-	o.key, o.req, o.met, o.claim, o.outcome, o.answer = "", idempotency.Request{}, idempotency.Reservation{}, idempotency.Claim{}, nil, nil
+	o.key, o.req, o.met, o.claim, o.outcome, o.slipped, o.answer = "", idempotency.Request{}, idempotency.Reservation{}, idempotency.Claim{}, nil, false, nil
 	s.ops.Put(o)
 }
 

@@ -11,9 +11,9 @@ import (
 // itself, so that no answer depends on pruning.
 type statements struct {
 	begin, commit, rollback       statement
-	reserve, look                 statement
+	reserve, look, takeOver       statement
 	renew, record, insert, remove statement
-	prune, count                  statement
+	carried, prune, count         statement
 }
 
 // prepare compiles the statements. Their parameters are anonymous because the
@@ -27,15 +27,17 @@ func (s *statements) prepare(conn driver.ConnPrepareContext) error {
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
 		{&s.reserve, `
-			INSERT INTO claims (id, key, state, token, fingerprint, deadline) VALUES (?, ?, 0, ?, ?, ?)
+			INSERT INTO claims (id, key, state, token, fingerprint, deadline, uncarried) VALUES (?, ?, 0, ?, ?, ?, ?)
 			ON CONFLICT (id) DO UPDATE SET state = 0, token = excluded.token,
-				fingerprint = excluded.fingerprint, deadline = excluded.deadline, outcome = NULL
+				fingerprint = excluded.fingerprint, deadline = excluded.deadline, outcome = NULL, uncarried = excluded.uncarried
 			WHERE claims.deadline <= ? OR (claims.state = 0 AND claims.token = excluded.token)`},
 		{&s.look, `SELECT state, token, fingerprint, deadline, outcome FROM claims WHERE id = ? AND deadline > ?`},
+		{&s.takeOver, `UPDATE claims SET token = ?, fingerprint = ?, deadline = ?, uncarried = ? WHERE id = ?`},
 		{&s.renew, `UPDATE claims SET deadline = ? WHERE id = ? AND token = ? AND state = 0 AND deadline > ?`},
-		{&s.record, `UPDATE claims SET state = 1, deadline = ?, outcome = ? WHERE id = ? AND token = ? AND state = 0 AND deadline > ?`},
-		{&s.insert, `REPLACE INTO claims (id, key, state, token, fingerprint, deadline, outcome) VALUES (?, ?, 1, ?, ?, ?, ?)`},
+		{&s.record, `UPDATE claims SET state = 1, deadline = ?, outcome = ?, uncarried = ? WHERE id = ? AND token = ? AND state = 0 AND deadline > ?`},
+		{&s.insert, `REPLACE INTO claims (id, key, state, token, fingerprint, deadline, outcome, uncarried) VALUES (?, ?, 1, ?, ?, ?, ?, ?)`},
 		{&s.remove, `DELETE FROM claims WHERE id = ? AND token = ? AND state = 0`},
+		{&s.carried, `UPDATE claims SET uncarried = 0 WHERE id = ? AND token = ? AND state = 1 AND uncarried = 1`},
 		{&s.prune, `DELETE FROM claims WHERE id IN (SELECT id FROM claims WHERE deadline <= ? ORDER BY deadline LIMIT ?)`},
 		{&s.count, `UPDATE probe SET n = n + 1 RETURNING n`},
 	} {
@@ -50,8 +52,8 @@ func (s *statements) prepare(conn driver.ConnPrepareContext) error {
 
 func (s *statements) close() {
 	for _, p := range []*statement{
-		&s.begin, &s.commit, &s.rollback, &s.reserve, &s.look, &s.renew,
-		&s.record, &s.insert, &s.remove, &s.prune, &s.count,
+		&s.begin, &s.commit, &s.rollback, &s.reserve, &s.look, &s.takeOver,
+		&s.renew, &s.record, &s.insert, &s.remove, &s.carried, &s.prune, &s.count,
 	} {
 		if p.stmt != nil {
 			_ = p.stmt.Close() // repeats the error of its last execution

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,20 +29,30 @@ type Config struct {
 	Now  func() time.Time // the clock of leases and record windows
 	Log  *slog.Logger
 
+	// Replica is the id of this process, in all of its tokens. The claims of
+	// others that have ended may then be taken over; empty, nobody has ended.
+	Replica string
+	// Shadow says that the store stands in for a better one, which has to be
+	// told later what was recorded here.
+	Shadow bool
+
 	FileSystem func(dir string) (string, error) // as in sqlitedb.Config
 	NoUpkeep   bool                             // no background pruning and checkpoints: for tests
 }
 
 // Store is an idempotency.Store in a SQLite file.
 type Store struct {
-	db  *sqlitedb.DB
-	now func() time.Time
-	log *slog.Logger
+	db       *sqlitedb.DB
+	presence *presence
+	shadow   bool
+	now      func() time.Time
+	log      *slog.Logger
 
 	queue chan *op           // unbuffered: an operation is the writer's, or still its caller's
 	fold  chan chan struct{} // asks the writer to cut the log between two batches, and to close what it got
 	ops   sync.Pool
 	dirty atomic.Bool // something was committed since the last checkpoint
+	amiss atomic.Bool // the last Ping found the file damaged or replaced: its bytes are left alone
 
 	stop    context.CancelFunc
 	stopped <-chan struct{}
@@ -59,9 +70,13 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := start(ctx, c, db)
+	p, err := enter(ctx, db, c.Replica)
 	if err != nil {
-		return nil, errors.Join(sqlitedb.Explain(db.Path, err), db.Close())
+		return nil, errors.Join(err, db.Close())
+	}
+	s, err := start(ctx, c, db, p)
+	if err != nil {
+		return nil, errors.Join(sqlitedb.Explain(db.Path, err), db.Close(), p.leave())
 	}
 	if db.Warning != "" {
 		c.Log.Warn(db.Warning)
@@ -69,9 +84,14 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-func start(ctx context.Context, c Config, db *sqlitedb.DB) (*Store, error) {
+func start(ctx context.Context, c Config, db *sqlitedb.DB, p *presence) (*Store, error) {
 	if err := migrate(ctx, db.Writer); err != nil {
 		return nil, err
+	}
+	if c.Shadow {
+		if err := dropUnfinished(ctx, db.Writer, p.dead); err != nil {
+			return nil, err
+		}
 	}
 	conn, err := db.Writer.Conn(ctx)
 	if err != nil {
@@ -79,7 +99,7 @@ func start(ctx context.Context, c Config, db *sqlitedb.DB) (*Store, error) {
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Store{
-		db: db, now: c.Now, log: c.Log,
+		db: db, presence: p, shadow: c.Shadow, now: c.Now, log: c.Log,
 		queue: make(chan *op), fold: make(chan chan struct{}), ops: sync.Pool{New: newOp},
 		stop: stop, stopped: life.Done(),
 	}
@@ -97,11 +117,12 @@ func start(ctx context.Context, c Config, db *sqlitedb.DB) (*Store, error) {
 }
 
 // Close ends the background work and closes the file. Calls that the writer
-// has taken get their results, others an error.
+// has taken get their results, others an error. Claims that are still held here
+// may be taken over from now on.
 func (s *Store) Close() error {
 	s.stop()
 	s.wg.Wait()
-	return s.db.Close()
+	return errors.Join(s.db.Close(), s.presence.leave())
 }
 
 // Reserve implements idempotency.Store.
@@ -117,20 +138,20 @@ func (s *Store) Reserve(ctx context.Context, key idempotency.Key, req idempotenc
 
 // Renew implements idempotency.Store.
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
-	return s.settle(ctx, "renew", (*writer).renew, c, nil)
+	return s.change(ctx, "renew", (*writer).renew, c, nil)
 }
 
 // Record implements idempotency.Store.
 func (s *Store) Record(ctx context.Context, c idempotency.Claim, outcome []byte) error {
-	return s.settle(ctx, "record", (*writer).record, c, outcome)
+	return s.change(ctx, "record", (*writer).record, c, outcome)
 }
 
 // Release implements idempotency.Store.
 func (s *Store) Release(ctx context.Context, c idempotency.Claim) error {
-	return s.settle(ctx, "release", (*writer).release, c, nil)
+	return s.change(ctx, "release", (*writer).release, c, nil)
 }
 
-func (s *Store) settle(ctx context.Context, verb string, run operation, c idempotency.Claim, outcome []byte) error {
+func (s *Store) change(ctx context.Context, verb string, run operation, c idempotency.Claim, outcome []byte) error {
 	o := s.op(run, c.Key, c.Fingerprint)
 	defer s.free(o)
 	o.claim, o.outcome = c, outcome
@@ -141,8 +162,17 @@ func (s *Store) settle(ctx context.Context, verb string, run operation, c idempo
 }
 
 // Ping implements idempotency.Store. Its write goes the way of a claim and is
-// read back through another connection.
+// read back through another connection, unless the file is not the one any more
+// that was opened, or is damaged: then nothing is written.
 func (s *Store) Ping(ctx context.Context) error {
+	err := s.db.Check(ctx)
+	s.amiss.Store(slices.Contains([]string{"corrupt", "replaced"}, sqlitedb.Classify(err)))
+	if errors.Is(err, sqlitedb.ErrReplaced) {
+		err = fmt.Errorf("%w: %w", idempotency.ErrReplaced, err)
+	}
+	if err != nil {
+		return fmt.Errorf("look at the store: %w", err)
+	}
 	o := s.op((*writer).count, "", [16]byte{})
 	defer s.free(o)
 	if err := s.do(ctx, o); err != nil {

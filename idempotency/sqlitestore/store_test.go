@@ -92,6 +92,9 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(writeOnDemand); path != "" {
 		os.Exit(write(path))
 	}
+	if job := os.Getenv(restricted); job != "" {
+		os.Exit(openRestricted(job))
+	}
 	os.Exit(m.Run())
 }
 
@@ -145,10 +148,23 @@ func mustHoldLock(t *testing.T, path string, d time.Duration) {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	newBackend := func(t *testing.T) idempotencytest.Backend {
+	idempotencytest.Run(t, backend(false))
+	idempotencytest.RunLister(t, backend(false))
+	idempotencytest.RunSettler(t, backend(false))
+}
+
+func TestStoreAsShadow(t *testing.T) {
+	t.Parallel()
+	idempotencytest.Run(t, backend(true))
+	idempotencytest.RunShadow(t, backend(true))
+}
+
+// backend makes stores for the suites.
+func backend(shadow bool) func(t *testing.T) idempotencytest.Backend {
+	return func(t *testing.T) idempotencytest.Backend {
 		c := idempotencytest.NewClock()
 		cfg := config(t, tempPath(t))
-		cfg.Now = c.Now
+		cfg.Now, cfg.Shadow = c.Now, shadow // without an id, since the suite makes up replicas
 		s := mustOpen(t, cfg)
 		return idempotencytest.Backend{Store: s, Advance: c.Advance, Reopen: func() idempotency.Store {
 			if err := s.Close(); err != nil {
@@ -157,6 +173,4 @@ func TestStore(t *testing.T) {
 			return mustOpen(t, cfg)
 		}}
 	}
-	idempotencytest.Run(t, newBackend)
-	idempotencytest.RunLister(t, newBackend)
 }

@@ -34,7 +34,9 @@ func (s *Store) keep(ctx context.Context) {
 		case <-checkpoint.C:
 			err = s.checkpoint(ctx)
 		case <-prune.C:
-			_, err = s.Prune(ctx)
+			if !s.amiss.Load() {
+				_, err = s.Prune(ctx)
+			}
 		}
 		if err == nil {
 			last = ""
@@ -48,7 +50,7 @@ func (s *Store) keep(ctx context.Context) {
 // checkpoint copies what is new in the log into the file, beside the writer
 // and without making it wait.
 func (s *Store) checkpoint(ctx context.Context) error {
-	if s.db.Journal != sqlitedb.WAL || !s.dirty.Swap(false) {
+	if s.db.Journal != sqlitedb.WAL || s.amiss.Load() || !s.dirty.Swap(false) {
 		return nil
 	}
 	if _, err := s.db.Readers.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)"); err != nil {

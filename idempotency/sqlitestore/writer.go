@@ -20,8 +20,10 @@ const (
 type writer struct {
 	conn   driver.ExecerContext
 	sql    statements
-	now    time.Time    // of the batch, taken when its transaction has the lock
-	nowArg driver.Value // now in Unix milliseconds
+	shadow driver.Value              // of what is written, for its column uncarried
+	dead   func(replica string) bool // whose claims need not wait for their lease
+	now    time.Time                 // of the batch, taken when its transaction has the lock
+	nowArg driver.Value              // now in Unix milliseconds
 }
 
 // write prepares the statements, says on ready how that went, and runs the
@@ -31,7 +33,10 @@ type writer struct {
 func (s *Store) write(conn *sql.Conn, ready chan<- error) {
 	defer func() { _ = conn.Close() }() // only gives it back to its pool, which is closed next
 	err := conn.Raw(func(raw any) error {
-		w := &writer{conn: raw.(driver.ExecerContext)}
+		w := &writer{conn: raw.(driver.ExecerContext), shadow: int64(0), dead: s.presence.dead}
+		if s.shadow {
+			w.shadow = int64(1)
+		}
 		defer w.sql.close()
 		if err := w.sql.prepare(raw.(driver.ConnPrepareContext)); err != nil {
 			return err
