@@ -265,6 +265,7 @@ agents: {z: , a: , m: {kind: echo}}`, environ())
     limit: 20
     window: 1m
   state_dir: /home/gateway/.local/state/oncegate
+  replicas: 1
   max_body_bytes: 1000
   max_concurrent_turns: 256
   queue_wait: 5s
@@ -288,6 +289,7 @@ hooks:
     ttl: 168h
     on_unavailable: open
     claim_timeout: 250ms
+    takeover_after: 30s
     max_stored_reply: 64KiB
   hooks:
     - path: a

@@ -46,6 +46,8 @@ func TestRedisChecks(t *testing.T) {
 		{"an old server", fakeRedis{fields: map[string]string{"redis_version": "6.2.14"}}, doctor.CheckRedisVersion, finding{"warn", "6.2.14"}},
 		{"a version of words", fakeRedis{fields: map[string]string{"redis_version": "latest"}}, doctor.CheckRedisVersion, finding{"skipped", `"latest"`}},
 		{"a replica that takes writes", fakeRedis{fields: map[string]string{"role": "slave"}}, doctor.CheckRedisRole, finding{"fail", "is a replica"}},
+		{"a node of a cluster that is taken for a server", fakeRedis{fields: map[string]string{"cluster_enabled": "1"}}, doctor.CheckRedisRole, finding{"warn", "is a node of a cluster"}},
+		{"a cluster's answer across nodes", fakeRedis{scripts: errors.New("CROSSSLOT Keys in request don't hash to the same slot")}, doctor.CheckRedisScripts, finding{"fail", "CROSSSLOT: "}},
 		{"no role", fakeRedis{fields: map[string]string{"role": ""}}, doctor.CheckRedisRole, finding{"skipped", "no role"}},
 		{"eviction", fakeRedis{fields: map[string]string{"maxmemory_policy": "allkeys-lru"}}, doctor.CheckRedisEviction, finding{"warn", "allkeys-lru"}},
 		{"eviction without a bound", fakeRedis{fields: map[string]string{"maxmemory_policy": "allkeys-lru", "maxmemory": "0"}}, doctor.CheckRedisEviction, finding{"ok", "nothing is evicted"}},
@@ -57,7 +59,7 @@ func TestRedisChecks(t *testing.T) {
 		{"B101 a clock that is 20 minutes fast", fakeRedis{skew: -20 * time.Minute}, doctor.CheckRedisClock, finding{"warn", "20m0s ahead of"}},
 		{"a clock within bounds", fakeRedis{skew: 3 * time.Second}, doctor.CheckRedisClock, finding{"ok", "agree"}},
 		{"an environment inside this one", fakeRedis{found: []string{"prod:hookidem:a:b:c:1", "prod:eu:hookidem:a:b:c:secret-id"}}, doctor.CheckRedisPrefix, finding{"warn", `1 of 2 keys under "prod:" are not the gateway's, such as "prod:eu:…"`}},
-		{"the gateway's own keys", fakeRedis{found: []string{"prod:hookidem:a", "prod:hookmsg", "prod:hookmsg:a", "prod:replica:r", "prod:turnlock:s", "prod:epoch"}}, doctor.CheckRedisPrefix, finding{"ok", "6 keys"}},
+		{"the gateway's own keys", fakeRedis{found: []string{"prod:hookidem:a", "prod:hookmsg", "prod:hookmsg:a", "prod:replica:r", "prod:replicas", "prod:turnlock:s", "prod:epoch"}}, doctor.CheckRedisPrefix, finding{"ok", "7 keys"}},
 		{"INFO refused: version", fakeRedis{info: noperm}, doctor.CheckRedisVersion, finding{"skipped", "INFO is refused: NOPERM"}},
 		{"INFO refused: role", fakeRedis{info: noperm}, doctor.CheckRedisRole, finding{"skipped", "INFO is refused"}},
 		{"INFO refused: eviction", fakeRedis{info: noperm}, doctor.CheckRedisEviction, finding{"skipped", "INFO is refused"}},
@@ -112,6 +114,9 @@ func TestGatewayCheck(t *testing.T) {
 		{"not running where it should", []string{"http://h:1"}, health.Report{}, errors.New("connection refused"), finding{"fail", "http://h:1"}},
 		{"trouble that heals", nil, full(func(r *health.Report) { r.Status, r.Owners = "degraded", []health.Owner{owner} }), nil, finding{"warn", "gateway / durability:idempotency is cold unreachable: the exact sentence"}},
 		{"trouble that does not", nil, full(func(r *health.Report) { r.Status, r.Owners = "degraded", []health.Owner{lasting} }), nil, finding{"fail", "the exact sentence"}},
+		{"B82 replicas that do not share a store", nil, full(func(r *health.Report) {
+			r.Status, r.Owners = "degraded", []health.Owner{{Kind: "gateway", ID: "replicas", State: health.Cold, Class: "unshared", Reason: "the exact sentence", RetryHint: "do this"}}
+		}), nil, finding{"fail", "gateway / replicas is cold unshared: the exact sentence"}},
 		{"stopping", nil, full(func(r *health.Report) { r.Status = health.StatusDraining }), nil, finding{"warn", "is stopping"}},
 		{"another token", nil, health.Report{Status: health.StatusHealthy}, nil, finding{"warn", "does not take this configuration's gateway.auth_token"}},
 		{"another configuration", nil, full(func(r *health.Report) { r.Backends["idempotency"] = "redis" }), nil, finding{"warn", "claims in redis, the configuration says sqlite"}},
@@ -165,6 +170,7 @@ func TestFileSystemCheck(t *testing.T) {
 
 func TestSettingsChecks(t *testing.T) {
 	t.Parallel()
+	const redisOn = "gateway: {push: {redis: {host: h}}}\n"
 	hook := func(keys string) string { return "agents: {a: }\nhooks: {hooks: [{path: x, " + keys + "}]}\n" }
 	for _, test := range []struct {
 		name, text, id string
@@ -176,6 +182,8 @@ func TestSettingsChecks(t *testing.T) {
 		{"good secrets", "gateway: {auth_token: MARKER-long-enough-for-this}\n" + hook("signature: {scheme: github, secrets: [MARKER-1, MARKER-2]}"), doctor.CheckSecrets, finding{"ok", "3 secrets set"}},
 		{"a lease that leaves no second try", "hooks: {idempotency: {lease: 2s, claim_timeout: 1s}}\n", doctor.CheckTimeouts, finding{"warn", "hooks.idempotency.lease of 2s"}},
 		{"a hook's own lease", "hooks: {idempotency: {claim_timeout: 1s}, hooks: [{path: x, lease: 2s}]}\nagents: {a: }\n", doctor.CheckTimeouts, finding{"warn", "the lease of hook x of 2s"}},
+		{"a lease that ends before a crash is noticed", redisOn + "hooks: {idempotency: {store_backend: redis, lease: 20s}}\n", doctor.CheckTimeouts, finding{"warn", "takeover_after (30s) brings nothing"}},
+		{"takeover", redisOn + "hooks: {idempotency: {store_backend: redis, takeover_after: 60s}}\n", doctor.CheckTimeouts, finding{"ok", "may run again after up to 1m10s"}},
 		{"a wait beyond any answer", hook("on_duplicate: wait, wait_timeout: 11m"), doctor.CheckTimeouts, finding{"warn", "hook x waits 11m0s"}},
 		{"a signed time", hook("signature: {scheme: stripe, secrets: [MARKER-1]}, idempotency_key: '{{ payload.id }}'"), doctor.CheckFreshness, finding{"ok", "passes for 6m0s, its message is known for 24h0m0s"}},
 		{"a signed time and content", hook("signature: {scheme: stripe, secrets: [MARKER-1]}"), doctor.CheckFreshness, finding{"ok", "passes for 6m0s, its message is known for 6m1s"}},

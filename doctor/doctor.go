@@ -36,6 +36,9 @@ const (
 	CheckRedisPersistence = "redis_persistence"
 	CheckRedisClock       = "redis_clock"
 	CheckRedisPrefix      = "redis_prefix"
+	CheckReplicas         = "replicas"
+	CheckClocks           = "clocks"
+	CheckFailover         = "failover"
 	CheckTimeouts         = "timeouts"
 	CheckFreshness        = "freshness"
 	CheckAuthentication   = "authentication"
@@ -44,7 +47,7 @@ const (
 
 // afterConfig are the checks that need a configuration.
 var afterConfig = slices.Concat([]string{CheckSecrets, CheckPort, CheckStateDir, CheckFileSystem, CheckDatabase, CheckRedis},
-	redisLooks, []string{CheckTimeouts, CheckFreshness, CheckAuthentication})
+	redisLooks, []string{CheckReplicas, CheckClocks, CheckFailover, CheckTimeouts, CheckFreshness, CheckAuthentication})
 
 // DatabaseName is the file in the state directory that holds claims.
 const DatabaseName = "gateway.db"
@@ -97,9 +100,11 @@ func (d *Doctor) Check(ctx context.Context) []health.Check {
 		ID: CheckConfig, Status: health.CheckOK, Source: source,
 		Detail: fmt.Sprintf("valid: %d hooks, %d agents, claims in %s", len(cfg.Hooks.Hooks), len(cfg.Agents), cfg.Hooks.Idempotency.StoreBackend),
 	}}
-	checks = append(checks, secrets(cfg, source), d.port(ctx, cfg.Gateway), stateDir(cfg.Gateway.StateDir), d.fileSystem(cfg), d.database(ctx, cfg))
+	dir, database := stateDir(cfg.Gateway.StateDir), d.database(ctx, cfg)
+	checks = append(checks, secrets(cfg, source), d.port(ctx, cfg.Gateway), dir, d.fileSystem(cfg), database)
 	checks = append(checks, d.redis(ctx, cfg)...)
-	return append(checks, timeouts(cfg, source), freshness(cfg, source), authentication(cfg, source))
+	return append(checks, running.replicas(cfg, source), running.clocks(cfg), running.failover(cfg, dir, database),
+		timeouts(cfg, source), freshness(cfg, source), authentication(cfg, source))
 }
 
 // configHint sends to --fix only who lacks what it makes.

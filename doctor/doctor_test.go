@@ -49,6 +49,15 @@ func (f *fakeRedis) Time(context.Context) (time.Time, error) { return time.Now()
 
 func (f *fakeRedis) Keys(context.Context, string, int) ([]string, error) { return f.found, f.keys }
 
+// sighted is a replica that has just been seen.
+func sighted(id, store string, edit ...func(*health.Sighting)) health.Sighting {
+	s := health.Sighting{Replica: health.Replica{ID: id, Version: "v1", KeyFormat: 1, Config: "aaaa", Store: store, Seen: time.Now()}}
+	for _, e := range edit {
+		e(&s)
+	}
+	return s
+}
+
 const redisConfig = `
 gateway: {push: {redis: {url: "redis://localhost:6379", prefix: "prod:"}}}
 hooks: {idempotency: {store_backend: redis}}
@@ -73,7 +82,10 @@ func newDoctor(t *testing.T, text, dir string) *doctor.Doctor {
 		Now: time.Now,
 		Backends: doctor.Backends{
 			Health: func(_ context.Context, _ string, token secret.String) (health.Report, error) {
-				return health.Report{Status: health.StatusHealthy, Replica: "r1", Version: "v1", Backends: map[string]string{"idempotency": "redis", "turn_lock": "local"}}, nil
+				return health.Report{
+					Status: health.StatusHealthy, Replica: "r1", Version: "v1", Backends: map[string]string{"idempotency": "redis", "turn_lock": "local"},
+					Replicas: []health.Sighting{sighted("r1", "redis")},
+				}, nil
 			},
 			FileSystem: func(string) (string, error) { return "", nil },
 			Database:   func(context.Context, string) (string, error) { return "", nil },
@@ -177,14 +189,14 @@ func TestCheck(t *testing.T) {
 		}
 	})
 
-	t.Run("B59 refused scripts are a warning that names EVALSHA", func(t *testing.T) {
+	t.Run("B59 refused scripts fail, and EVALSHA is named", func(t *testing.T) {
 		t.Parallel()
 		d := newDoctor(t, redisConfig, t.TempDir())
 		d.Backends.Redis = func(context.Context, redisconf.Config) (doctor.Redis, error) {
 			return &fakeRedis{scripts: errors.New("NOPERM")}, nil
 		}
 		checks := d.Check(t.Context())
-		if c := find(t, checks, doctor.CheckRedisScripts); c.Status != health.CheckWarn || !strings.Contains(c.Detail, "EVALSHA") || c.Hint == "" || doctor.Failed(checks, false) {
+		if c := find(t, checks, doctor.CheckRedisScripts); c.Status != health.CheckFail || !strings.Contains(c.Detail, "EVALSHA") || !strings.Contains(c.Hint, "WATCH and MULTI") || !doctor.Failed(checks, false) {
 			t.Errorf("%+v", c)
 		}
 	})

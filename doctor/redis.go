@@ -11,6 +11,7 @@ import (
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/internal/redisconf"
 )
 
 // Redis is a server that was reached. Only Ping and CheckScripts need more
@@ -51,17 +52,17 @@ func (d *Doctor) redis(ctx context.Context, cfg config.Config) []health.Check {
 	if err := server.Ping(ctx); err != nil {
 		class := server.Class(err)
 		checks := append([]health.Check{{
-			ID: CheckRedis, Status: health.CheckFail, Source: redisSource, Detail: class + ": " + err.Error(), Hint: redisHint(class),
+			ID: CheckRedis, Status: health.CheckFail, Source: redisSource, Detail: class + ": " + redisDetail(err), Hint: redisHint(class, err),
 		}}, skipRedis("Redis cannot be used")...)
 		if i := 1 + slices.Index(redisLooks, CheckRedisRole); class == "readonly" {
-			checks[i] = fromInfo(ctx, server, CheckRedisRole) // which says why
+			checks[i] = fromInfo(ctx, server, CheckRedisRole, settings) // which says why
 		}
 		return checks
 	}
 	reached := health.Check{ID: CheckRedis, Source: redisSource, Status: health.CheckOK, Detail: fmt.Sprintf("takes writes; every key begins with %q", settings.Prefix)}
 	return []health.Check{
-		reached, fromInfo(ctx, server, CheckRedisVersion), fromInfo(ctx, server, CheckRedisRole), redisScripts(ctx, server),
-		fromInfo(ctx, server, CheckRedisEviction), fromInfo(ctx, server, CheckRedisPersistence), d.redisClock(ctx, server), redisPrefix(ctx, server, settings.Prefix),
+		reached, fromInfo(ctx, server, CheckRedisVersion, settings), fromInfo(ctx, server, CheckRedisRole, settings), redisScripts(ctx, server),
+		fromInfo(ctx, server, CheckRedisEviction, settings), fromInfo(ctx, server, CheckRedisPersistence, settings), d.redisClock(ctx, server), redisPrefix(ctx, server, settings.Prefix),
 	}
 }
 
@@ -73,7 +74,32 @@ func skipRedis(why string, before ...string) []health.Check {
 	return checks
 }
 
-func redisHint(class string) string {
+// clusterWord returns the word by which a node of a cluster says that the
+// client does not know of the others, or "".
+func clusterWord(err error) string {
+	for _, word := range []string{"MOVED", "CROSSSLOT"} {
+		if strings.Contains(err.Error(), word+" ") {
+			return word
+		}
+	}
+	return ""
+}
+
+// clusterHint is for a client that takes a node of a cluster for a whole server.
+const clusterHint = "name the cluster's nodes in gateway.push.redis.cluster, instead of url or host"
+
+// redisDetail returns the server's words, except for those that name a node.
+func redisDetail(err error) string {
+	if word := clusterWord(err); word != "" {
+		return word + ": the server is a node of a cluster, and gateway.push.redis takes it for a whole server"
+	}
+	return err.Error()
+}
+
+func redisHint(class string, err error) string {
+	if clusterWord(err) != "" {
+		return clusterHint
+	}
 	switch class {
 	case "auth":
 		return "correct the user and password in gateway.push.redis"
@@ -90,19 +116,19 @@ func redisHint(class string) string {
 }
 
 // infoChecks read the fields of INFO.
-var infoChecks = map[string]func(info map[string]string) health.Check{
+var infoChecks = map[string]func(info map[string]string, settings redisconf.Config) health.Check{
 	CheckRedisVersion:     redisVersion,
 	CheckRedisRole:        redisRole,
 	CheckRedisEviction:    redisEviction,
 	CheckRedisPersistence: redisPersistence,
 }
 
-func fromInfo(ctx context.Context, server Redis, id string) health.Check {
+func fromInfo(ctx context.Context, server Redis, id string, settings redisconf.Config) health.Check {
 	info, err := server.Info(ctx)
 	if err != nil {
 		return refused(id, "INFO", err)
 	}
-	return infoChecks[id](info)
+	return infoChecks[id](info, settings)
 }
 
 // refused is a check that the server does not let this user make.
@@ -110,7 +136,7 @@ func refused(id, what string, err error) health.Check {
 	return skipped(id, redisSource, fmt.Sprintf("%s is refused: %v", what, err))
 }
 
-func redisVersion(info map[string]string) health.Check {
+func redisVersion(info map[string]string, _ redisconf.Config) health.Check {
 	version := info["redis_version"]
 	c := health.Check{ID: CheckRedisVersion, Source: redisSource, Status: health.CheckOK, Detail: "Redis " + version}
 	major, _, _ := strings.Cut(version, ".")
@@ -124,11 +150,19 @@ func redisVersion(info map[string]string) health.Check {
 	return c
 }
 
-func redisRole(info map[string]string) health.Check {
+// redisRole wants a primary. Any node of a cluster may be the one that answers
+// INFO; the client knows which of them takes a key.
+func redisRole(info map[string]string, settings redisconf.Config) health.Check {
 	c := health.Check{ID: CheckRedisRole, Source: redisSource, Status: health.CheckOK, Detail: "is a primary"}
-	switch role := info["role"]; role {
-	case "master":
-	case "slave":
+	clustered := info["cluster_enabled"] == "1"
+	switch role := info["role"]; {
+	case clustered && settings.Cluster != nil:
+		c.Detail = "is a cluster, whose primaries take the writes"
+	case clustered:
+		c.Status, c.Detail = health.CheckWarn, "is a node of a cluster: it refuses the keys that other nodes hold"
+		c.Hint = clusterHint
+	case role == "master":
+	case role == "slave":
 		c.Status, c.Detail = health.CheckFail, "is a replica: it takes no claims, or loses those that it takes"
 		c.Hint = "set gateway.push.redis to the primary"
 	default:
@@ -140,13 +174,16 @@ func redisRole(info map[string]string) health.Check {
 func redisScripts(ctx context.Context, server Redis) health.Check {
 	c := health.Check{ID: CheckRedisScripts, Source: redisSource, Status: health.CheckOK, Detail: "the claim scripts run"}
 	if err := server.CheckScripts(ctx); err != nil {
-		c.Status, c.Detail = health.CheckWarn, "EVALSHA is refused: "+err.Error()
+		c.Status, c.Detail = health.CheckFail, "EVALSHA is refused: "+redisDetail(err)
 		c.Hint = "allow the commands EVALSHA and EVAL for this user; until then claims are settled with WATCH and MULTI, which costs three round trips"
+		if clusterWord(err) != "" {
+			c.Hint = clusterHint
+		}
 	}
 	return c
 }
 
-func redisEviction(info map[string]string) health.Check {
+func redisEviction(info map[string]string, _ redisconf.Config) health.Check {
 	c := health.Check{ID: CheckRedisEviction, Source: redisSource, Status: health.CheckOK}
 	switch policy := info["maxmemory_policy"]; {
 	case policy == "":
@@ -162,7 +199,7 @@ func redisEviction(info map[string]string) health.Check {
 	return c
 }
 
-func redisPersistence(info map[string]string) health.Check {
+func redisPersistence(info map[string]string, _ redisconf.Config) health.Check {
 	c := health.Check{ID: CheckRedisPersistence, Source: redisSource, Status: health.CheckOK}
 	switch info["aof_enabled"] {
 	case "1":
@@ -196,11 +233,7 @@ func (d *Doctor) redisClock(ctx context.Context, server Redis) health.Check {
 	skew := there.Sub(before.Add(took / 2))
 	c.Detail = "this machine's clock and that of Redis agree within " + clockSkew.String()
 	if skew.Abs() > clockSkew+took/2 {
-		direction := "behind"
-		if skew < 0 {
-			direction = "ahead of"
-		}
-		c.Status, c.Detail = health.CheckWarn, fmt.Sprintf("this machine's clock is %s %s that of Redis", skew.Abs().Round(time.Second), direction)
+		c.Status, c.Detail = health.CheckWarn, fmt.Sprintf("this machine's clock is %s %s that of Redis", skew.Abs().Round(time.Second), direction(skew))
 		c.Hint = "set both clocks by NTP; signed requests are refused, or accepted for too long, by a clock that is wrong"
 	}
 	return c
@@ -210,7 +243,7 @@ func (d *Doctor) redisClock(ctx context.Context, server Redis) health.Check {
 var families = []string{"hookidem:", "hookmsg:", "replica:", "turnlock:"}
 
 // singles are the gateway's keys that belong to no family.
-var singles = []string{"hookmsg", "epoch"}
+var singles = []string{"hookmsg", "replicas", "epoch"}
 
 // sampled is how many keys redisPrefix looks at.
 const sampled = 5000

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/health"
@@ -13,24 +14,42 @@ import (
 
 // running is what the gateways that were asked have said.
 type running struct {
-	urls    []string
 	chosen  bool // by the user
-	reports []health.Report
-	errs    []error
+	answers []answer
+}
+
+// answer is what one of them has said.
+type answer struct {
+	url    string
+	asked  time.Time
+	took   time.Duration
+	report health.Report
+	err    error
 }
 
 // ask asks the running gateways first: what they do counts for more than what
 // a file says.
 func (d *Doctor) ask(ctx context.Context, cfg config.Config) running {
-	r := running{urls: d.URLs, chosen: len(d.URLs) > 0}
+	r, urls := running{chosen: len(d.URLs) > 0}, d.URLs
 	if !r.chosen {
-		r.urls = []string{cfg.Gateway.LocalURL()}
+		urls = []string{cfg.Gateway.LocalURL()}
 	}
-	for _, url := range r.urls {
-		report, err := d.Backends.Health(ctx, url, cfg.Gateway.AuthToken)
-		r.reports, r.errs = append(r.reports, report), append(r.errs, err)
+	for _, url := range urls {
+		a := answer{url: url, asked: d.Now()}
+		a.report, a.err = d.Backends.Health(ctx, url, cfg.Gateway.AuthToken)
+		a.took = d.Now().Sub(a.asked)
+		r.answers = append(r.answers, a)
 	}
 	return r
+}
+
+// urls returns where a list of answers comes from.
+func urls(answers []answer) string {
+	var all []string
+	for _, a := range answers {
+		all = append(all, a.url)
+	}
+	return strings.Join(all, " ")
 }
 
 // unconfigured asks without a configuration, and so without a token.
@@ -47,23 +66,22 @@ func (d *Doctor) unconfigured(ctx context.Context) health.Check {
 }
 
 func (r running) check(cfg config.Config) health.Check {
-	f := newFinding(CheckGateway, strings.Join(r.urls, " "))
-	if !r.chosen && r.errs[0] != nil {
-		return skipped(CheckGateway, r.urls[0], fmt.Sprintf("no gateway answers at %s: %v", r.urls[0], r.errs[0]))
+	f := newFinding(CheckGateway, urls(r.answers))
+	if first := r.answers[0]; !r.chosen && first.err != nil {
+		return skipped(CheckGateway, first.url, fmt.Sprintf("no gateway answers at %s: %v", first.url, first.err))
 	}
-	for i, url := range r.urls {
-		report := r.reports[i]
-		describe(f, url, report, r.errs[i])
+	for _, a := range r.answers {
+		describe(f, a.url, a.report, a.err)
 		configured := cfg.Hooks.Idempotency.StoreBackend
-		if effective := report.Backends["idempotency"]; effective != "" && effective != configured && len(report.Owners) == 0 {
-			f.warn("restart the gateway to apply the file", "%s claims in %s, the configuration says %s", url, effective, configured)
+		if effective := a.report.Backends["idempotency"]; effective != "" && effective != configured && len(a.report.Owners) == 0 {
+			f.warn("restart the gateway to apply the file", "%s claims in %s, the configuration says %s", a.url, effective, configured)
 		}
 	}
 	return f.done("")
 }
 
 // lasting are the classes of trouble that do not heal by themselves.
-var lasting = []string{"auth", "permission", "tls", "corrupt", "not_writable", "unusable", "other"}
+var lasting = []string{"auth", "permission", "tls", "corrupt", "not_writable", "unusable", "other", "unshared", "key_format"}
 
 func describe(f *finding, url string, report health.Report, err error) {
 	switch {

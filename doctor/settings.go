@@ -10,6 +10,7 @@ import (
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/hooks"
 	"github.com/oncegate/oncegate/hooks/signature"
+	"github.com/oncegate/oncegate/idempotency"
 )
 
 // shortToken is the length in bytes below which a token can be guessed in time.
@@ -53,6 +54,12 @@ func timeouts(cfg config.Config, source string) health.Check {
 	claim := cfg.Hooks.Idempotency.ClaimTimeout
 	if claim > shortest/3 {
 		f.warn("lengthen the lease or shorten hooks.idempotency.claim_timeout", "%s of %s leaves a renewal, which may take claim_timeout (%s), no second try", where, shortest, claim)
+	}
+	if after := cfg.Hooks.Idempotency.TakeoverAfter; cfg.Hooks.Idempotency.StoreBackend == idempotency.BackendRedis {
+		f.note("what a crashed replica ran may run again after up to %s", after+after/6)
+		if shortest < after {
+			f.warn("shorten hooks.idempotency.takeover_after or lengthen the lease", "%s of %s ends before a crash is noticed: takeover_after (%s) brings nothing there", where, shortest, after)
+		}
 	}
 	f.details = append([]string{"a claim is renewed every " + (shortest / 3).String() + " and may take " + claim.String() +
 		"; a stop waits " + cfg.Gateway.DrainTimeout.String() + " for runs that may take " + cfg.Gateway.TurnTimeout.String() + ", and gives the messages of the rest back"}, f.details...)

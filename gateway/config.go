@@ -24,6 +24,7 @@ type Config struct {
 	TrustedProxies     []netip.Prefix  `yaml:"trusted_proxies"` // whose X-Forwarded-For is believed
 	AuthFailures       AuthFailures    `yaml:"auth_failures"`
 	StateDir           string          `yaml:"state_dir"` // holds gateway.db
+	Replicas           int             `yaml:"replicas"`  // processes that the operator runs, this one included
 	MaxBodyBytes       bytesize.Size   `yaml:"max_body_bytes"`
 	MaxConcurrentTurns int             `yaml:"max_concurrent_turns"`
 	QueueWait          time.Duration   `yaml:"queue_wait"` // for a slot, before the answer is 503
@@ -58,6 +59,7 @@ func DefaultConfig() Config {
 		Host:               "127.0.0.1",
 		Port:               8765,
 		AuthFailures:       AuthFailures{Limit: 20, Window: time.Minute},
+		Replicas:           1,
 		MaxBodyBytes:       bytesize.MiB,
 		MaxConcurrentTurns: 256,
 		QueueWait:          5 * time.Second,
@@ -95,6 +97,9 @@ func (c Config) Validate() error {
 	}
 	if c.AuthFailures.Window < time.Second {
 		bad("auth_failures.window: %s is shorter than 1s; leave the key out for the default", c.AuthFailures.Window)
+	}
+	if c.Replicas < 1 {
+		bad("replicas: %d is below 1; count this one too", c.Replicas)
 	}
 	if c.MaxBodyBytes < 1 {
 		bad("max_body_bytes: must be at least 1")

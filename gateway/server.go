@@ -50,6 +50,7 @@ type ServerConfig struct {
 	Health   *health.Registry
 	Metrics  prometheus.Gatherer
 	Backends func() map[string]string // in effect now, by their name on /health
+	Replicas func() []health.Sighting // that live; nil: nothing tells of them
 	Replica  string
 	Version  string
 	Log      *slog.Logger
@@ -180,7 +181,11 @@ func (s *Server) seesDetail(r *http.Request) bool {
 }
 
 func (s *Server) detail() health.Report {
-	return health.Report{Backends: s.cfg.Backends(), Replica: s.cfg.Replica, Version: s.cfg.Version}
+	report := health.Report{Backends: s.cfg.Backends(), Replica: s.cfg.Replica, Version: s.cfg.Version}
+	if s.cfg.Replicas != nil {
+		report.Replicas = s.cfg.Replicas()
+	}
+	return report
 }
 
 // Run serves on l until ctx ends, and then stops in this order: /readyz turns

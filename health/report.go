@@ -20,6 +20,7 @@ type Report struct {
 	Backends map[string]string `json:"backends,omitempty"` // in effect now, not as configured
 	Replica  string            `json:"replica,omitempty"`
 	Version  string            `json:"version,omitempty"`
+	Replicas []Sighting        `json:"replicas,omitzero"` // that live, this one among them
 }
 
 // snapshot returns the state of the whole process and what is degraded, as
