@@ -60,6 +60,7 @@ type target struct {
 	mu    sync.Mutex
 	byKey map[string]int
 	delay time.Duration
+	slow  int64 // how many runs, from the first, take delay; 0: all
 }
 
 func newTarget(t *testing.T) *target {
@@ -71,7 +72,7 @@ func newTarget(t *testing.T) *target {
 		tg.mu.Lock()
 		tg.byKey[key]++
 		tg.mu.Unlock()
-		if tg.delay > 0 {
+		if tg.delay > 0 && (tg.slow == 0 || n <= tg.slow) {
 			select {
 			case <-time.After(tg.delay):
 			case <-r.Context().Done():
@@ -193,6 +194,18 @@ func start(t *testing.T, config string) *process {
 	}
 	eventually(t, "the gateway is ready", func() bool { return p.get("/readyz").status == http.StatusOK })
 	return p
+}
+
+// pause freezes the process until resume.
+func (p *process) pause() { p.signal(syscall.SIGSTOP) }
+
+func (p *process) resume() { p.signal(syscall.SIGCONT) }
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // kill ends the process as a crash does.
@@ -327,6 +340,11 @@ type healthReport struct {
 		Reason string `json:"reason"`
 	} `json:"degraded_owners"`
 	Backends map[string]string `json:"backends"`
+	Replica  string            `json:"replica"`
+	Replicas []struct {
+		ID        string `json:"replica"`
+		Unsettled int    `json:"unsettled"`
+	} `json:"replicas"`
 }
 
 func (p *process) health(t *testing.T) healthReport {

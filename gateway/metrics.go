@@ -15,6 +15,8 @@ type Metrics struct {
 	uncarried    prometheus.Counter
 	lost         prometheus.Counter
 	unrecorded   prometheus.Counter
+	takenOver    prometheus.Counter
+	stale        *prometheus.CounterVec
 	turns        *prometheus.CounterVec
 	turnSeconds  prometheus.Histogram
 	storeSeconds *prometheus.HistogramVec
@@ -43,6 +45,14 @@ const (
 	turnBusy    = "busy"
 	turnDrained = "drained"
 	turnLost    = "lost"
+
+	turnUnavailable = "unavailable"
+)
+
+// The label values of stale writes: what was refused.
+const (
+	staleRecord  = "record"
+	staleRelease = "release"
 )
 
 // NewMetrics registers the pipeline's metrics, every label value from zero.
@@ -81,8 +91,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		uncarried:  counter("gateway_uncarried_claims_total", "Claims of an outage that can be carried into no other store."),
 		lost:       counter("gateway_lost_claims_total", "Claims that went to another owner during their run."),
 		unrecorded: counter("gateway_unrecorded_runs_total", "Runs that succeeded and could be recorded in no store."),
+		takenOver:  counter("gateway_takeovers_total", "Claims taken over from a dead owner before their lease ended."),
+		stale: counters("gateway_stale_writes_total", "Records and releases refused because another owner had the claim.", "operation",
+			staleRecord, staleRelease),
 		turns: counters("gateway_turns_total", "Turns by how they ended.", "outcome",
-			turnDone, turnFailed, turnTimeout, turnPanic, turnBusy, turnDrained, turnLost),
+			turnDone, turnFailed, turnTimeout, turnPanic, turnBusy, turnDrained, turnLost, turnUnavailable),
 		turnSeconds: histogram("gateway_turn_seconds", "Duration of agent runs and forwards.", long),
 		lockWait:    histogram("gateway_turn_lock_wait_seconds", "Wait for a session's turn lock.", long),
 		queueWait:   histogram("gateway_queue_wait_seconds", "Wait for an admission slot.", short),
@@ -104,6 +117,9 @@ func (m *Metrics) FailOpen() { m.failOpen.Inc() }
 
 // Slipped counts a message that ran twice.
 func (m *Metrics) Slipped() { m.slipped.Inc() }
+
+// TakenOver counts a claim that was taken over before its lease ended.
+func (m *Metrics) TakenOver() { m.takenOver.Inc() }
 
 // Uncarried counts a claim of an outage that can be carried into no other store.
 func (m *Metrics) Uncarried() { m.uncarried.Inc() }

@@ -13,7 +13,8 @@ import (
 )
 
 // Pipeline is the one path of every message, whatever it came in by:
-// claim → turn lock → admission slot → run → record or release.
+// claim → turn lock → admission slot → confirm the claim → run → record or
+// release.
 //
 // The order matters. The claim comes first, so that a duplicate waits for
 // nothing and shows nothing. The slot comes after the session's lock, so that
@@ -40,6 +41,7 @@ type Pipeline struct {
 // PipelineConfig is what NewPipeline needs.
 type PipelineConfig struct {
 	Store              idempotency.Store
+	InDoubt            func(idempotency.Claim) bool // as in idempotency.RenewerConfig
 	Locks              turnlock.Locker
 	Replica            string // prefix of every owner token
 	MaxConcurrentTurns int
@@ -64,7 +66,7 @@ var errPanic = errors.New("gateway: panic in a run")
 func NewPipeline(cfg PipelineConfig) *Pipeline {
 	p := &Pipeline{
 		cfg:     cfg,
-		renewer: idempotency.NewRenewer(cfg.Store, time.Now, cfg.Log),
+		renewer: idempotency.NewRenewer(idempotency.RenewerConfig{Store: cfg.Store, InDoubt: cfg.InDoubt, Now: time.Now, Log: cfg.Log}),
 		slots:   make(chan struct{}, cfg.MaxConcurrentTurns),
 		intake:  newIntake(),
 		metrics: cfg.Metrics,
@@ -94,7 +96,7 @@ func (p *Pipeline) Process(ctx context.Context, m message.Message, pol message.P
 			return message.Receipt{}, err
 		}
 		defer lease.Release()
-		outcome, err := p.turn(lease, message.Turn{Message: m, Attempt: 1}, pol)
+		outcome, err := p.turn(lease, message.Turn{Message: m, Attempt: 1}, pol, nil)
 		return message.Receipt{Outcome: outcome}, err
 	}
 	key := idempotency.EncodeKey(m.Key)
@@ -148,6 +150,8 @@ func (p *Pipeline) reserve(work context.Context, key idempotency.Key, m message.
 		Lease:       pol.Lease,
 		TTL:         pol.TTL,
 		Fingerprint: m.Fingerprint,
+
+		OnUnavailable: pol.OnUnavailable,
 	})
 	since(p.metrics.reserveSeconds, start)
 	if err != nil {
@@ -192,7 +196,7 @@ func (p *Pipeline) run(work context.Context, claim idempotency.Claim, m message.
 	lease, err := p.lock(ctx, m.Session)
 	if err == nil {
 		defer lease.Release()
-		outcome, err = p.turn(lease, message.Turn{Message: m, Key: string(claim.Key), Attempt: 1}, pol)
+		outcome, err = p.turn(lease, message.Turn{Message: m, Key: string(claim.Key), Attempt: 1}, pol, hold)
 	}
 	c := hold.Stop()
 	if err != nil {
@@ -225,6 +229,9 @@ func (p *Pipeline) record(ctx context.Context, c idempotency.Claim, outcome mess
 	start := time.Now()
 	err = p.cfg.Store.Record(context.WithoutCancel(ctx), c, data)
 	since(p.metrics.recordSeconds, start)
+	if errors.Is(err, idempotency.ErrNotOwner) {
+		p.metrics.stale.WithLabelValues(staleRecord).Inc()
+	}
 	if err == nil || errors.Is(err, idempotency.ErrNotOwner) {
 		return err
 	}
@@ -237,7 +244,9 @@ func (p *Pipeline) release(ctx context.Context, c idempotency.Claim) {
 	start := time.Now()
 	err := p.cfg.Store.Release(context.WithoutCancel(ctx), c)
 	since(p.metrics.releaseSeconds, start)
-	if err != nil && !errors.Is(err, idempotency.ErrNotOwner) {
+	if errors.Is(err, idempotency.ErrNotOwner) {
+		p.metrics.stale.WithLabelValues(staleRelease).Inc()
+	} else if err != nil {
 		p.log.Error("claim could not be released; it ends with its lease at the latest", "key", string(c.Key), "error", err)
 	}
 }

@@ -43,14 +43,21 @@ func (p *Pipeline) lock(ctx context.Context, session string) (*turnlock.Lease, e
 	return lease, nil
 }
 
-// turn runs one message under its session's lock and in an admission slot.
-func (p *Pipeline) turn(lease *turnlock.Lease, t message.Turn, pol message.Policy) (message.Outcome, error) {
+// turn runs one message under its session's lock and in an admission slot. The
+// waiting for both can outlast the trust in its claim, which is confirmed last;
+// a message without identity has no claim to hold.
+func (p *Pipeline) turn(lease *turnlock.Lease, t message.Turn, pol message.Policy, hold *idempotency.Hold) (message.Outcome, error) {
 	ctx := lease.Context()
 	t.Fence = lease.Fence()
 	if err := p.admit(ctx); err != nil {
 		return message.Outcome{}, p.ended(ctx, err)
 	}
 	defer p.leaveSlot()
+	if hold != nil {
+		if err := hold.Confirm(context.WithoutCancel(ctx)); err != nil {
+			return message.Outcome{}, p.ended(ctx, err)
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.TurnTimeout, message.ErrTimeout)
 	defer cancel()
 	start := time.Now()
@@ -120,6 +127,8 @@ func (p *Pipeline) ended(ctx context.Context, err error) error {
 		sentinel, label = errPanic, turnPanic
 	case is(idempotency.ErrNotOwner):
 		sentinel, label = idempotency.ErrNotOwner, turnLost
+	case errors.Is(err, idempotency.ErrUnavailable):
+		sentinel, label = message.ErrStoreUnavailable, turnUnavailable
 	case is(message.ErrDraining):
 		sentinel, label = message.ErrDraining, turnDrained
 	case is(message.ErrTimeout):

@@ -207,14 +207,14 @@ func TestPolicyOfARoute(t *testing.T) {
 	}{
 		{
 			"the section's defaults", func(*hooks.Hook) {},
-			message.Policy{Lease: 900 * time.Second, TTL: 24 * time.Hour, OnDuplicate: message.Conflict, WaitTimeout: 10 * time.Second},
+			message.Policy{Lease: 900 * time.Second, TTL: 24 * time.Hour, OnDuplicate: message.Conflict, WaitTimeout: 10 * time.Second, OnUnavailable: "open"},
 		},
 		{
 			"the hook's own settings",
 			func(h *hooks.Hook) {
-				h.Lease, h.TTL, h.OnDuplicate, h.WaitTimeout = &lease, &ttl, message.Wait, 4*time.Second
+				h.Lease, h.TTL, h.OnDuplicate, h.WaitTimeout, h.OnUnavailable = &lease, &ttl, message.Wait, 4*time.Second, "closed"
 			},
-			message.Policy{Lease: lease, TTL: ttl, OnDuplicate: message.Wait, WaitTimeout: 4 * time.Second},
+			message.Policy{Lease: lease, TTL: ttl, OnDuplicate: message.Wait, WaitTimeout: 4 * time.Second, OnUnavailable: "closed"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -48,6 +48,8 @@ type Hook struct {
 	Lease       *time.Duration      `yaml:"lease,omitempty"` // default hooks.idempotency.lease
 	TTL         *time.Duration      `yaml:"ttl,omitempty"`   // default hooks.idempotency.ttl
 
+	OnUnavailable string `yaml:"on_unavailable,omitempty"` // open, closed; default hooks.idempotency.on_unavailable
+
 	Challenge *Challenge `yaml:"challenge,omitempty"`
 
 	Target          string                   `yaml:"target,omitempty"`           // action forward

@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -70,6 +71,8 @@ func (h *Handler) newRoute(hook Hook, cfg Config) (*route, error) {
 		TTL:         orDefault(hook.TTL, cfg.Idempotency.TTL),
 		OnDuplicate: hook.OnDuplicate,
 		WaitTimeout: hook.WaitTimeout,
+
+		OnUnavailable: cmp.Or(hook.OnUnavailable, cfg.Idempotency.OnUnavailable),
 	}
 	rt.contentPolicy = rt.policy
 	rt.contentPolicy.TTL, rt.contentPolicy.FromFirst = hook.ContentWindow(), true

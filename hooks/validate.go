@@ -62,6 +62,9 @@ func (h Hook) problems() []error {
 	if h.TTL != nil {
 		check(idempotency.CheckDuration("ttl", *h.TTL))
 	}
+	if h.OnUnavailable != "" && h.OnUnavailable != idempotency.Open && h.OnUnavailable != idempotency.Closed {
+		check(fmt.Errorf("on_unavailable: %q is not one of %s, %s", h.OnUnavailable, idempotency.Open, idempotency.Closed))
+	}
 	return errs
 }
 

@@ -29,7 +29,7 @@ type Config struct {
 	Lease          time.Duration `yaml:"lease"`
 	TTL            time.Duration `yaml:"ttl"`
 	OnUnavailable  string        `yaml:"on_unavailable"`
-	ClaimTimeout   time.Duration `yaml:"claim_timeout"` // budget of one claim in Redis, retries and dial included
+	ClaimTimeout   time.Duration `yaml:"claim_timeout"`  // budget of one claim in Redis, retries and dial included
 	TakeoverAfter  time.Duration `yaml:"takeover_after"` // without a heartbeat for so long a replica is dead
 	MaxStoredReply bytesize.Size `yaml:"max_stored_reply"`
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,14 +18,19 @@ import (
 //
 // A claim is settled where it was made. What was claimed or recorded in a
 // weaker store is carried into the better one before that serves again, so
-// that a message answered during an outage is still known after it. What has
-// to be carried is kept in memory, within bounds: a crash during the outage
-// forgets it, while the record in a durable weaker store remains.
+// that a message answered during an outage is still known after it. Records
+// wait for that in the weaker store itself, as durable as it is, and those that
+// an earlier process left are carried too.
+//
+// Where replicas see each other by heartbeats, nothing is claimed, carried or
+// taken over before this process's own has been acknowledged; see liveness.
 //
 // Run must be running for a lost store to come back.
 type Failover struct {
 	cfg   FailoverConfig
 	tiers []*tier
+	live  *liveness
+	known *known
 
 	// claiming is passed by every claim while it chooses a tier and claims in
 	// it, and shut while a tier comes back: no claim lands in the weaker store
@@ -34,91 +38,96 @@ type Failover struct {
 	// that before mu.
 	claiming  gate
 	unsettled unsettled
+	wake      chan struct{} // a tier was lost: probe it now
 
-	mu         sync.Mutex // guards the tiers' fields and the degraded owner; held for moments
+	mu         sync.Mutex // guards the tiers' fields and what follows; held for moments
 	overflowed bool       // the table of unsettled claims has been full in this outage
+	behind     []string   // living replicas that have not settled yet
 }
 
 var _ Store = (*Failover)(nil)
 
-// Tier is one store of a Failover.
-type Tier struct {
-	Name     string                                   // BackendRedis, BackendSQLite or BackendMemory
-	Open     func(ctx context.Context) (Store, error) // tried until it succeeds once
-	Timeout  time.Duration                            // budget of one call; 0: the caller's context alone
-	Classify func(error) string                       // the degraded owner's class
-}
-
 // FailoverConfig is what NewFailover needs.
 type FailoverConfig struct {
-	Tiers         []Tier // at least one
-	OnUnavailable string // Open or Closed
+	Tiers         []Tier // at least one; all but the first are Shadows, all but the last Settlers
+	OnUnavailable string // Open or Closed, for a Request that does not say
+	Replica       string // begins the owner tokens of this process
 	Health        *health.Registry
 	Events        Events
 	Log           *slog.Logger
 	Now           func() time.Time
 	ProbeEvery    time.Duration // between write probes; DefaultProbeEvery in production
+
+	// Heartbeats, where the first tier is a Roll: how long one lives, what this
+	// process says of itself, and who hears what all say.
+	TakeoverAfter time.Duration
+	Self          func(context.Context) health.Replica // nil: no heartbeats
+	Seen          func(own health.Replica, all []health.Replica)
 }
 
 // DefaultProbeEvery is how often the serving store is probed by a real write,
 // and a lost one is tried.
 const DefaultProbeEvery = time.Second
 
-// openTimeout bounds one attempt to open a store, to probe one that has no
-// budget of its own, and to carry claims into it: longer than a file is waited
-// for that another process has locked.
-const openTimeout = 10 * time.Second
-
-// probeTimeout bounds the write probe of a store with a budget, so that a
-// server that has frozen is noticed within two seconds.
-const probeTimeout = time.Second
-
 // Events are called when the guarantee is touched. Each may be nil.
 type Events struct {
 	FailOpen  func() // a claim was made in a weaker store than the configured one
 	Slipped   func() // a message that ran in a weaker store is also claimed or recorded in the better one
 	Uncarried func() // a claim in a weaker store cannot be carried: too many are waiting for it
-}
-
-type tier struct {
-	Tier
-	store  Store // nil until Open has succeeded
-	up     bool
-	worked bool // was up at some time
-	err    error
+	TakenOver func() // a claim was taken over before its lease ended
 }
 
 // NewFailover returns a Failover that has opened nothing yet; call Start.
 func NewFailover(cfg FailoverConfig) *Failover {
-	f := &Failover{cfg: cfg}
-	f.cfg.Log = cfg.Log.With("component", "idempotency")
-	for _, t := range cfg.Tiers {
-		f.tiers = append(f.tiers, &tier{Tier: t})
+	cfg.Log = cfg.Log.With("component", "idempotency")
+	if cfg.Events.FailOpen == nil {
+		cfg.Events.FailOpen = func() {}
 	}
+	if cfg.Events.Slipped == nil {
+		cfg.Events.Slipped = func() {}
+	}
+	if cfg.Events.Uncarried == nil {
+		cfg.Events.Uncarried = func() {}
+	}
+	if cfg.Events.TakenOver == nil {
+		cfg.Events.TakenOver = func() {}
+	}
+	f := &Failover{cfg: cfg, known: newKnown(cfg.Now), wake: make(chan struct{}, 1)}
+	for i, t := range cfg.Tiers {
+		f.tiers = append(f.tiers, &tier{Tier: t, index: i})
+	}
+	f.live = newLiveness(livenessConfig{
+		Self: cfg.Self, Seen: f.seen, TakeoverAfter: cfg.TakeoverAfter, Now: cfg.Now, Log: cfg.Log,
+	})
 	return f
 }
 
-// Start opens every store once, so that the first message finds the best one
-// there is. A store that does not open is no error: it is tried again by Run.
+// Start opens every store once, the weakest first, so that the first message
+// finds the best one there is, and that one what an earlier process has left
+// for it. A store that does not open is no error: it is tried again by Run.
 func (f *Failover) Start(ctx context.Context) {
-	var wg sync.WaitGroup
-	for i := range f.tiers {
-		wg.Go(func() { f.probe(ctx, i) })
+	for i := len(f.tiers) - 1; i >= 0; i-- {
+		f.probe(ctx, f.tiers[i])
 	}
-	wg.Wait()
 }
 
-// Run probes and recovers stores until ctx ends.
+// Run probes and recovers stores, and writes heartbeats, until ctx ends.
 func (f *Failover) Run(ctx context.Context) error {
+	var beats sync.WaitGroup
+	defer beats.Wait()
+	if f.cfg.Self != nil {
+		beats.Go(func() { f.live.run(ctx) })
+	}
 	ticker := time.NewTicker(f.cfg.ProbeEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-f.wake:
 		case <-ticker.C:
-			f.round(ctx)
 		}
+		f.round(ctx)
 	}
 }
 
@@ -126,65 +135,14 @@ func (f *Failover) Run(ctx context.Context) error {
 // ones behind it are left alone unless they are down themselves.
 func (f *Failover) round(ctx context.Context) {
 	serving := false
-	for i := range f.tiers {
-		if !serving || !f.isUp(i) {
-			f.probe(ctx, i)
+	for _, t := range f.tiers {
+		if !serving || !f.isUp(t) {
+			f.probe(ctx, t)
 		}
-		serving = serving || f.isUp(i)
+		serving = serving || f.isUp(t)
 	}
-}
-
-// probe opens a tier if need be, proves it by a write and brings it up once
-// nothing is left to carry into it. Calls for one tier never overlap.
-func (f *Failover) probe(ctx context.Context, i int) {
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	t := f.tiers[i]
-	if t.store == nil {
-		store, err := t.Open(ctx)
-		if err != nil {
-			f.down(i, err)
-			return
-		}
-		f.mu.Lock()
-		t.store = store
-		f.mu.Unlock()
-	}
-	err := t.ping(ctx)
-	if err == nil && !f.isUp(i) {
-		err = f.settle(ctx, i)
-	}
-	if err != nil {
-		f.down(i, err)
-	}
-}
-
-func (t *tier) ping(ctx context.Context) error {
-	if t.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, max(t.Timeout, probeTimeout))
-		defer cancel()
-	}
-	return t.store.Ping(ctx)
-}
-
-func (f *Failover) isUp(i int) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.tiers[i].up
-}
-
-// down takes a tier out of service until a probe succeeds. The degraded owner
-// is entered under the same lock: nothing is claimed in a weaker store before.
-func (f *Failover) down(i int, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	t := f.tiers[i]
-	if t.up || t.err == nil {
-		f.cfg.Log.Error("store not available", "store", t.Name, "error", err)
-	}
-	t.up, t.err = false, err
-	f.report()
+	f.sweepReleases(ctx)
+	f.known.sweep()
 }
 
 // Reserve implements Store. ErrUnavailable if no store may serve.
@@ -196,84 +154,123 @@ func (f *Failover) Reserve(ctx context.Context, key Key, req Request) (Reservati
 		return Reservation{}, fmt.Errorf("reserve %q: %w", key, err)
 	}
 	defer f.claiming.leave()
-	// What the stores may have without our knowing. It is given back once they
-	// answer again, unless the run in a weaker one needs it.
-	claim := newEntry(Claim{Key: key, Token: req.Token, Lease: req.Lease, TTL: req.TTL, Fingerprint: req.Fingerprint}, entryReleased, len(f.tiers))
+	f.known.begin(key, req.Token)
+	res, err := f.reserve(ctx, key, req)
+	if err != nil || res.State != Won {
+		f.known.ended(key, req.Token)
+		return res, err
+	}
+	f.known.won(res.Claim)
+	if res.TakenOver {
+		f.cfg.Events.TakenOver()
+		f.cfg.Log.Info("claim of a dead owner taken over", "key", string(key), "store", res.Claim.Backend)
+	}
+	return res, nil
+}
+
+// reserve claims in the best store that answers. The same token goes to each,
+// so that what one of them does behind our back is found by it.
+func (f *Failover) reserve(ctx context.Context, key Key, req Request) (Reservation, error) {
+	var doubts uint64
 	var errs []error
 	for range f.tiers {
-		i, t := f.serving()
+		t := f.serving(req.OnUnavailable)
 		if t == nil {
 			break
 		}
-		res, err := t.reserve(ctx, key, req)
+		if t.index > 0 {
+			if res, ok := f.known.meet(key, req); ok {
+				f.follow(key, req, Reservation{}, doubts)
+				return res, nil
+			}
+		}
+		sent, res, err := f.ask(ctx, t, key, req)
 		if answered(err) {
-			f.won(i, res, claim)
+			f.follow(key, req, res, doubts)
 			return res, err
 		}
 		errs = append(errs, err)
-		claim.doubts |= bit(i)
+		if sent {
+			doubts |= bit(t.index)
+		}
 		if ctx.Err() != nil {
 			break
 		}
-		f.down(i, err)
+		f.down(t, err)
 	}
-	if claim.doubts != 0 {
-		f.add(claim)
-	}
+	f.follow(key, req, Reservation{}, doubts)
 	return Reservation{}, fmt.Errorf("reserve %q: %w", key, errors.Join(append(errs, ErrUnavailable)...))
 }
 
-// won enters what has to be followed after tier i has answered: a claim in a
-// weaker store, or a doubt in one before it.
-func (f *Failover) won(i int, res Reservation, e *entry) {
-	if i > 0 && res.State == Won {
-		e.claim, e.state, e.home = res.Claim, entryRunning, i
-		f.cfg.Events.failOpen()
+// ask asks one store, under a heartbeat where that wants one. Not sent means
+// that the store cannot have the claim.
+func (f *Failover) ask(ctx context.Context, t *tier, key Key, req Request) (sent bool, res Reservation, err error) {
+	ctx, cancel := t.budget(ctx)
+	defer cancel()
+	req.Owners = owners{f, t}
+	if t.Heartbeats {
+		if err := f.live.ensure(ctx); err != nil {
+			return false, res, fmt.Errorf("heartbeat: %w", err)
+		}
 	}
-	if e.state == entryRunning || e.doubts != 0 {
+	res, err = t.store().Reserve(ctx, key, req)
+	return true, res, err
+}
+
+// follow enters into the table what has to be followed after a Reserve: a
+// claim in a weaker store, and doubts in those that gave no answer. What a
+// store may have without our knowing is given back once it answers again,
+// unless a run in a weaker one needs it.
+func (f *Failover) follow(key Key, req Request, res Reservation, doubts uint64) {
+	e := newEntry(Claim{Key: key, Token: req.Token, Lease: req.Lease, TTL: req.TTL, Fingerprint: req.Fingerprint, OnUnavailable: req.OnUnavailable})
+	e.doubts = doubts
+	if home := f.tierOf(res.Claim.Backend); res.State == Won && home > 0 {
+		e.claim, e.running, e.home = res.Claim, true, home
+		f.cfg.Events.FailOpen()
+	}
+	if !e.settled() {
 		f.add(e)
 	}
 }
 
-func (t *tier) reserve(ctx context.Context, key Key, req Request) (Reservation, error) {
-	ctx, cancel := t.budget(ctx)
-	defer cancel()
-	return t.store.Reserve(ctx, key, req)
+// owners is what this process tells a tier about the owners of claims.
+type owners struct {
+	f *Failover
+	t *tier
 }
 
-// serving returns the tier that claims go to, or -1.
-func (f *Failover) serving() (int, *tier) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	i := f.firstUp()
-	if i < 0 {
-		return i, nil
-	}
-	return i, f.tiers[i]
+// Abandoned implements Owners.
+func (o owners) Abandoned(token string) bool {
+	return o.f.cfg.Replica != "" && ReplicaOf(token) == o.f.cfg.Replica && !o.f.known.holds(token)
 }
 
-// firstUp is serving for callers that hold mu.
-func (f *Failover) firstUp() int {
-	if f.cfg.OnUnavailable == Closed && !f.tiers[0].up {
-		return -1
-	}
-	return slices.IndexFunc(f.tiers, func(t *tier) bool { return t.up })
-}
+// MayTakeOver implements Owners.
+func (o owners) MayTakeOver() bool { return !o.t.Heartbeats || o.f.live.mayTakeOver() }
 
-// budget bounds one call.
-func (t *tier) budget(ctx context.Context) (context.Context, context.CancelFunc) {
-	if t.Timeout <= 0 {
-		return ctx, func() {}
+// InDoubt reports whether somebody else may have taken c over, so that it has
+// to be renewed before anything is done that cannot be undone.
+func (f *Failover) InDoubt(c Claim) bool {
+	if elapsed(c.Confirmed, f.cfg.Now()) > c.Lease*2/3 {
+		return true
 	}
-	return context.WithTimeout(ctx, t.Timeout)
+	home := f.tierOf(c.Backend)
+	return home >= 0 && f.tiers[home].Heartbeats && f.live.inDoubt(c)
 }
 
 // Ping implements Store: it probes the store that serves.
 func (f *Failover) Ping(ctx context.Context) error {
-	if _, t := f.serving(); t != nil {
+	if t := f.serving(""); t != nil {
 		return t.ping(ctx)
 	}
 	return ErrUnavailable
+}
+
+// Leave tells the other replicas that this one has stopped. Call it when no
+// claim is held any more.
+func (f *Failover) Leave(ctx context.Context) error {
+	ctx, cancel := f.tiers[0].budget(ctx)
+	defer cancel()
+	return f.live.leave(ctx, f.cfg.Replica)
 }
 
 // Close closes every open store, the best one last.
@@ -281,10 +278,11 @@ func (f *Failover) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var errs []error
-	for _, t := range slices.Backward(f.tiers) {
-		if t.store != nil {
-			t.up, t.err = false, ErrUnavailable
-			errs = append(errs, t.store.Close())
+	for i := len(f.tiers) - 1; i >= 0; i-- {
+		t := f.tiers[i]
+		t.up, t.err = false, ErrUnavailable
+		if store := t.store(); store != nil {
+			errs = append(errs, store.Close())
 		}
 	}
 	return errors.Join(errs...)
@@ -292,62 +290,8 @@ func (f *Failover) Close() error {
 
 // Backend names the store that serves now, or "none".
 func (f *Failover) Backend() string {
-	if _, t := f.serving(); t != nil {
+	if t := f.serving(""); t != nil {
 		return t.Name
 	}
 	return "none"
-}
-
-// The degraded owner of this package. Both ends of the sentences are exact:
-// operators compare them.
-const (
-	ownerID          = "durability:idempotency"
-	reasonRedisCold  = "redis idempotency backend not available (running per-replica)"
-	reasonRedisStale = "redis idempotency backend unreachable at runtime (dedup best-effort until it recovers)"
-	reasonMemory     = "durable idempotency store unavailable (running in-memory)"
-)
-
-// report enters or clears the degraded owner. The caller holds mu.
-func (f *Failover) report() {
-	best := f.tiers[0]
-	switch {
-	case best.up:
-		f.cfg.Health.Clear(health.KindGateway, ownerID)
-		return
-	case best.err == nil: // still being opened by Start
-		return
-	}
-	o := health.Owner{Kind: health.KindGateway, ID: ownerID, State: health.Cold, Class: best.Classify(best.err)}
-	i := f.firstUp()
-	switch {
-	case best.Name != BackendRedis, i >= 0 && f.tiers[i].Name == BackendMemory:
-		o.Reason = reasonMemory
-	case best.worked:
-		o.State, o.Reason = health.Stale, reasonRedisStale
-	default:
-		o.Reason = reasonRedisCold
-	}
-	o.RetryHint = "run gateway doctor; the store is tried again by itself"
-	if i < 0 {
-		o.RetryHint = "messages are refused with 503 until the store is back; " + o.RetryHint
-	}
-	f.cfg.Health.Degrade(o)
-}
-
-func (e Events) failOpen() {
-	if e.FailOpen != nil {
-		e.FailOpen()
-	}
-}
-
-func (e Events) slipped() {
-	if e.Slipped != nil {
-		e.Slipped()
-	}
-}
-
-func (e Events) uncarried() {
-	if e.Uncarried != nil {
-		e.Uncarried()
-	}
 }

@@ -65,12 +65,12 @@ func newOutage(t *testing.T, policy string, first string, now func() time.Time) 
 
 // named gives a memory store the name of the backend that it stands for.
 type named struct {
-	idempotency.Store
+	*idempotencytest.Faulty
 	name string
 }
 
 func (n named) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
-	res, err := n.Store.Reserve(ctx, key, req)
+	res, err := n.Faulty.Reserve(ctx, key, req)
 	if res.State == idempotency.Won {
 		res.Claim.Backend = n.name
 	}

@@ -23,7 +23,7 @@ type Memory struct {
 	backlog int       // records that are not carried
 }
 
-var _ Store = (*Memory)(nil)
+var _ Settler = (*Memory)(nil)
 
 // MaxRecords bounds a Memory store.
 const MaxRecords = 100_000
@@ -67,7 +67,7 @@ func (m *Memory) Reserve(ctx context.Context, key Key, req Request) (Reservation
 
 // Renew implements Store.
 func (m *Memory) Renew(ctx context.Context, c Claim) error {
-	return m.settle(ctx, c, func(e *memoryEntry, now time.Time) error {
+	return m.change(ctx, c, func(e *memoryEntry, now time.Time) error {
 		if e == nil || e.token != c.Token || e.record != nil {
 			return ErrNotOwner
 		}
@@ -78,7 +78,7 @@ func (m *Memory) Renew(ctx context.Context, c Claim) error {
 
 // Record implements Store.
 func (m *Memory) Record(ctx context.Context, c Claim, outcome []byte) error {
-	return m.settle(ctx, c, func(e *memoryEntry, now time.Time) error {
+	return m.change(ctx, c, func(e *memoryEntry, now time.Time) error {
 		ttl := c.TTL
 		switch {
 		case e == nil:
@@ -92,16 +92,15 @@ func (m *Memory) Record(ctx context.Context, c Claim, outcome []byte) error {
 		case e.record != nil:
 			return nil
 		}
-		e.deadline, e.outcome, e.record = now.Add(ttl), outcome, m.records.PushBack(c.Key)
-		m.backlog++
-		m.forget(now)
+		e.deadline, e.outcome = now.Add(ttl), outcome
+		m.keep(c.Key, e, now)
 		return nil
 	})
 }
 
 // Release implements Store.
 func (m *Memory) Release(ctx context.Context, c Claim) error {
-	return m.settle(ctx, c, func(e *memoryEntry, _ time.Time) error {
+	return m.change(ctx, c, func(e *memoryEntry, _ time.Time) error {
 		if e == nil {
 			return nil
 		}
@@ -113,14 +112,29 @@ func (m *Memory) Release(ctx context.Context, c Claim) error {
 	})
 }
 
-func (m *Memory) settle(ctx context.Context, c Claim, change func(*memoryEntry, time.Time) error) error {
+// Settle implements Settler.
+func (m *Memory) Settle(ctx context.Context, c Claim, outcome []byte) (slipped bool, err error) {
+	err = m.change(ctx, c, func(e *memoryEntry, now time.Time) error {
+		slipped = e != nil && e.token != c.Token
+		if e != nil && e.record != nil {
+			return nil
+		}
+		e = &memoryEntry{token: c.Token, fingerprint: c.Fingerprint, deadline: now.Add(c.TTL), outcome: outcome}
+		m.entries[c.Key] = e
+		m.keep(c.Key, e, now)
+		return nil
+	})
+	return slipped, err
+}
+
+func (m *Memory) change(ctx context.Context, c Claim, do func(*memoryEntry, time.Time) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	return change(m.live(c.Key, now), now)
+	return do(m.live(c.Key, now), now)
 }
 
 // live returns the entry of key, dropping it first if its time is over.
@@ -131,6 +145,13 @@ func (m *Memory) live(key Key, now time.Time) *memoryEntry {
 		return nil
 	}
 	return e
+}
+
+// keep makes e a record.
+func (m *Memory) keep(key Key, e *memoryEntry, now time.Time) {
+	e.record = m.records.PushBack(key)
+	m.backlog++
+	m.forget(now)
 }
 
 // forget drops expired records from the old end, and live ones past the bound.

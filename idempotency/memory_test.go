@@ -18,6 +18,7 @@ func TestMemoryStore(t *testing.T) {
 	idempotencytest.Run(t, newBackend)
 	idempotencytest.RunLister(t, newBackend)
 	idempotencytest.RunShadow(t, newBackend)
+	idempotencytest.RunSettler(t, newBackend)
 }
 
 func TestMemoryForgetsTheOldestRecordsNotClaims(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -12,13 +13,14 @@ import (
 // Renewer extends the leases of running claims, each at a third of its lease,
 // with one goroutine and one timer for all of them.
 //
-// A renewal without an answer is tried again until there is one. A claim that
-// the store says is not ours any more is reported once and renewed no longer.
+// A renewal without an answer is tried again until the lease is over. A claim
+// that the store says is not ours any more, or whose lease is over by our own
+// clock, is reported once and renewed no longer.
 type Renewer struct {
-	store Store
-	now   func() time.Time
-	log   *slog.Logger
-	wake  chan struct{} // the earliest time has moved forward
+	cfg  RenewerConfig
+	now  func() time.Time
+	log  *slog.Logger
+	wake chan struct{} // the earliest time has moved forward
 
 	mu   sync.Mutex
 	held holdHeap
@@ -31,9 +33,17 @@ const retryRenewal = time.Second
 // renewalsAtOnce bounds the renewals under way. They share round trips.
 const renewalsAtOnce = 128
 
-// NewRenewer returns a Renewer over store; Run makes it work.
-func NewRenewer(store Store, now func() time.Time, log *slog.Logger) *Renewer {
-	return &Renewer{store: store, now: now, log: log.With("component", "renewer"), wake: make(chan struct{}, 1)}
+// RenewerConfig is what a Renewer needs.
+type RenewerConfig struct {
+	Store   Store
+	InDoubt func(Claim) bool // whether somebody may have taken a claim over; nil: nobody can
+	Now     func() time.Time
+	Log     *slog.Logger
+}
+
+// NewRenewer returns a Renewer; Run makes it work.
+func NewRenewer(cfg RenewerConfig) *Renewer {
+	return &Renewer{cfg: cfg, now: cfg.Now, log: cfg.Log.With("component", "renewer"), wake: make(chan struct{}, 1)}
 }
 
 // Hold is one claim that is kept renewed.
@@ -79,6 +89,52 @@ func (h *Hold) Stop() Claim {
 		heap.Remove(&r.held, h.index)
 	}
 	return h.claim
+}
+
+// Confirm makes sure, before something is done that cannot be undone, that the
+// claim still is its owner's. One in doubt is renewed: ErrNotOwner, of which
+// the owner is told as of any lost claim, means that somebody else has it. If
+// the store does not answer the claim's policy decides: with Closed Confirm
+// returns ErrUnavailable, with Open nil, and the message may run twice.
+func (h *Hold) Confirm(ctx context.Context) error {
+	r := h.renewer
+	r.mu.Lock()
+	c := h.claim
+	r.mu.Unlock()
+	if r.cfg.InDoubt == nil || !r.cfg.InDoubt(c) {
+		return nil
+	}
+	sent := r.now()
+	err := r.cfg.Store.Renew(ctx, c)
+	switch {
+	case err == nil:
+		r.mu.Lock()
+		h.claim.Confirmed = sent
+		r.mu.Unlock()
+		return nil
+	case errors.Is(err, ErrNotOwner):
+		r.lose(h, err)
+		return err
+	case c.OnUnavailable == Closed:
+		return fmt.Errorf("confirm %q: %w: %w", c.Key, ErrUnavailable, err)
+	}
+	r.log.Warn("claim could not be confirmed; its run goes on, as on_unavailable says", "key", string(c.Key), "error", err)
+	return nil
+}
+
+// lose tells the owner of h, once, that its claim is lost.
+func (r *Renewer) lose(h *Hold, why error) {
+	r.mu.Lock()
+	told := h.done
+	h.done = true
+	if h.index >= 0 {
+		heap.Remove(&r.held, h.index)
+	}
+	r.mu.Unlock()
+	if !told {
+		r.log.Warn("claim lost", "key", string(h.claim.Key), "cause", why)
+		h.lost(why)
+	}
 }
 
 // Run renews until ctx ends.
@@ -144,26 +200,33 @@ func (r *Renewer) renew(ctx context.Context, h *Hold) {
 		return
 	}
 	sent := r.now()
-	err := r.store.Renew(ctx, c)
-	lost := errors.Is(err, ErrNotOwner)
+	err := r.cfg.Store.Renew(ctx, c)
+	if err != nil && !errors.Is(err, ErrNotOwner) {
+		if r.now().Sub(c.Confirmed) < c.Lease { // by the monotonic clock
+			r.schedule(h, sent.Add(min(retryRenewal, c.Lease/3)), time.Time{})
+			return
+		}
+		err = fmt.Errorf("%w: its lease ended without a renewal that was answered: %w", ErrNotOwner, err)
+	}
+	if err != nil {
+		r.lose(h, err)
+		return
+	}
+	r.schedule(h, sent.Add(c.Lease/3), sent)
+}
 
+// schedule has h renewed when it is due, unless it has been stopped meanwhile.
+func (r *Renewer) schedule(h *Hold, due, confirmed time.Time) {
 	r.mu.Lock()
-	lost = lost && !h.done // a run that has ended settled the claim itself
-	switch {
-	case h.done || lost:
-	case err == nil:
-		h.claim.Confirmed = sent
-		h.due = sent.Add(c.Lease / 3)
-		heap.Push(&r.held, h)
-	default:
-		h.due = sent.Add(min(retryRenewal, c.Lease/3))
-		heap.Push(&r.held, h)
+	defer r.mu.Unlock()
+	if h.done {
+		return // a run that has ended settles the claim itself
 	}
-	r.mu.Unlock()
-	if lost {
-		r.log.Warn("claim lost", "key", string(c.Key))
-		h.lost(err)
+	if confirmed.After(h.claim.Confirmed) {
+		h.claim.Confirmed = confirmed
 	}
+	h.due = due
+	heap.Push(&r.held, h)
 }
 
 // holdHeap orders holds by the time at which they are due.

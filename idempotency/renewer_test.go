@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,7 +20,7 @@ func bubble(t *testing.T, test func(*testing.T, *idempotency.Renewer, *idempoten
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &idempotencytest.Faulty{Store: idempotency.NewMemory(time.Now)}
-		r := idempotency.NewRenewer(store, time.Now, logger(t))
+		r := idempotency.NewRenewer(idempotency.RenewerConfig{Store: store, Now: time.Now, Log: logger(t)})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()
@@ -111,6 +113,27 @@ func TestRenewer(t *testing.T) {
 		})
 	})
 
+	t.Run("a claim whose lease ends without an answered renewal is lost", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *idempotency.Renewer, s *idempotencytest.Faulty) {
+			lost := make(chan error, 2)
+			begun := time.Now()
+			h := r.Hold(mustReserve(t, s, "m", "r1.a", 30*time.Second), func(err error) { lost <- err })
+			s.Fail(errors.New("connection refused"))
+			err := <-lost
+			if !errors.Is(err, idempotency.ErrNotOwner) || !strings.Contains(err.Error(), "connection refused") {
+				t.Errorf("lost(%v), want ErrNotOwner and why", err)
+			}
+			if held := time.Since(begun); held < 30*time.Second || held > 32*time.Second {
+				t.Errorf("reported after %s, want when the lease of 30s was over", held)
+			}
+			time.Sleep(time.Minute)
+			h.Stop()
+			if len(lost) > 0 {
+				t.Error("reported twice")
+			}
+		})
+	})
+
 	t.Run("an earlier deadline than the one waited for is kept", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *idempotency.Renewer, s *idempotencytest.Faulty) {
 			long := r.Hold(mustReserve(t, s, "long", "r1.a", time.Hour), notLost(t))
@@ -130,6 +153,9 @@ func TestRenewer(t *testing.T) {
 				id := fmt.Sprint(i)
 				holds = append(holds, r.Hold(mustReserve(t, s, id, "r1."+id, 30*time.Second), notLost(t)))
 			}
+			if n := runtime.NumGoroutine(); n > 1000 { // those of other tests count too
+				t.Errorf("%d goroutines keep ten thousand claims", n)
+			}
 			s.Slow(10 * time.Millisecond) // a hundred seconds for one after the other
 			time.Sleep(2 * time.Minute)
 			s.Slow(0)
@@ -139,4 +165,57 @@ func TestRenewer(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	away := errors.New("connection refused")
+	for _, c := range []struct {
+		name     string
+		doubt    bool
+		policy   string
+		fault    error // of the store
+		stolen   bool  // another owner has the claim
+		want     error
+		wantLost bool
+	}{
+		{name: "a claim that is not in doubt is not asked for", fault: away},
+		{name: "one in doubt is renewed", doubt: true},
+		{name: "one that somebody else has is lost", doubt: true, stolen: true, want: idempotency.ErrNotOwner, wantLost: true},
+		{name: "open: a store that is away does not stop the run", doubt: true, policy: idempotency.Open, fault: away},
+		{name: "closed: it does", doubt: true, policy: idempotency.Closed, fault: away, want: idempotency.ErrUnavailable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &idempotencytest.Faulty{Store: idempotency.NewMemory(time.Now)}
+				r := idempotency.NewRenewer(idempotency.RenewerConfig{
+					Store: store, InDoubt: func(idempotency.Claim) bool { return c.doubt }, Now: time.Now, Log: logger(t),
+				})
+				claim := mustReserve(t, store, "m", "r1.a", 30*time.Second)
+				claim.OnUnavailable = c.policy
+				lost := 0
+				h := r.Hold(claim, func(error) { lost++ })
+				if c.stolen {
+					if err := store.Release(t.Context(), claim); err != nil {
+						t.Fatal(err)
+					}
+					mustReserve(t, store, "m", "r2.b", time.Hour)
+				}
+				time.Sleep(20 * time.Second)
+				store.Fail(c.fault)
+				if err := h.Confirm(t.Context()); !errors.Is(err, c.want) {
+					t.Errorf("Confirm = %v, want %v", err, c.want)
+				}
+				if (lost == 1) != c.wantLost {
+					t.Errorf("reported lost %d times, want %t", lost, c.wantLost)
+				}
+				store.Fail(nil)
+				renewed := c.doubt && c.fault == nil && !c.stolen
+				if age := time.Since(h.Stop().Confirmed); (age == 0) != renewed {
+					t.Errorf("last confirmed %s ago, renewed: want %t", age, renewed)
+				}
+			})
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,19 +19,38 @@ const (
 	maxPasses = 20
 	// holdOff bounds how long claims wait for a store to come back.
 	holdOff = time.Second
+	// pageSize is how many records are read at once for carrying.
+	pageSize = 256
 )
 
-// settle carries everything that belongs into a tier and brings it up. Most of
-// it goes while messages still run; the rest, with claims held off.
-func (f *Failover) settle(ctx context.Context, i int) error {
+// settle carries everything that belongs into a tier and raises it. The order:
+// what nobody holds is given back, the heartbeat acknowledged, then claims and
+// records are carried. Most of it goes while messages still run; the rest, with
+// claims held off.
+func (f *Failover) settle(ctx context.Context, t *tier) error {
+	if err := f.carryClaims(ctx, t, (*entry).pending, f.release); err != nil {
+		return err
+	}
+	if err := f.beat(ctx, t); err != nil {
+		return err
+	}
+	if t.emptied {
+		if err := f.restore(ctx, t); err != nil {
+			return err
+		}
+	}
+	total := 0
 	for range maxPasses {
-		carried, err := f.carryAll(ctx, i)
-		if err != nil {
+		carried, err := f.carryAll(ctx, t)
+		if total += carried; err != nil {
 			return err
 		}
 		if carried <= fewLeft {
 			break
 		}
+	}
+	if total > 0 {
+		f.cfg.Log.Info("messages of an outage carried", "store", t.Name, "messages", total)
 	}
 	ctx, cancel := context.WithTimeout(ctx, holdOff)
 	defer cancel()
@@ -38,278 +58,328 @@ func (f *Failover) settle(ctx context.Context, i int) error {
 		return fmt.Errorf("hold claims off: %w", err)
 	}
 	defer f.claiming.open()
-	if _, err := f.carryAll(ctx, i); err != nil {
+	if _, err := f.carryAll(ctx, t); err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	t := f.tiers[i]
-	t.up, t.worked, t.err = true, true, nil
-	f.overflowed = false
-	f.report()
+	f.raise(t)
+	return nil
+}
+
+// beat writes a heartbeat. Where the tier wants one before it is claimed in,
+// one that is not acknowledged is an error.
+func (f *Failover) beat(ctx context.Context, t *tier) error {
+	if t.index > 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if err := f.live.beat(ctx); err != nil && t.Heartbeats {
+		return fmt.Errorf("heartbeat: %w", err)
+	}
 	return nil
 }
 
 // carryAll carries what there is and returns how much that was.
-func (f *Failover) carryAll(ctx context.Context, i int) (int, error) {
-	ctx, cancel := context.WithCancel(ctx)
+func (f *Failover) carryAll(ctx context.Context, t *tier) (int, error) {
+	if err := f.carryClaims(ctx, t, (*entry).pending, f.release); err != nil {
+		return 0, err
+	}
+	var moved atomic.Int64
+	err := f.carryClaims(ctx, t, (*entry).moves, func(ctx context.Context, t *tier, e *entry) error {
+		moved.Add(1)
+		return f.move(ctx, t, e)
+	})
+	carried := int(moved.Load())
+	if err != nil {
+		return carried, err
+	}
+	for _, from := range f.tiers[t.index+1:] {
+		n, err := f.carryRecords(ctx, t, from, false)
+		if carried += n; err != nil {
+			return carried, err
+		}
+	}
+	return carried, nil
+}
+
+// carryClaims does what has to be done in a tier for the claims of the table.
+// Only that tier is asked, so that a fault elsewhere cannot keep it down.
+func (f *Failover) carryClaims(ctx context.Context, t *tier, concerned func(*entry, int) bool, do func(context.Context, *tier, *entry) error) error {
+	return each(ctx, f.unsettled.all(), func(ctx context.Context, e *entry) error {
+		if err := e.acquire(ctx); err != nil {
+			return err
+		}
+		defer e.free()
+		if !concerned(e, t.index) {
+			return nil
+		}
+		err := do(ctx, t, e)
+		f.unsettled.tidy(e)
+		return err
+	})
+}
+
+// release tells a tier that nobody holds the claim of e. Once that has been
+// acknowledged it is repeated after a while: a Reserve that had no answer may
+// be carried out even later.
+func (f *Failover) release(ctx context.Context, t *tier, e *entry) error {
+	ctx, cancel := t.budget(ctx)
 	defer cancel()
-	var (
-		wg      sync.WaitGroup
-		mu      sync.Mutex
-		carried int
-		first   error
-	)
-	slots := make(chan struct{}, carriers)
+	if err := t.store().Release(ctx, e.claim); !answered(err) {
+		return err
+	}
+	e.doubts &^= bit(t.index) // ours and released, or never ours
+	if t.Heartbeats {
+		e.confirm |= bit(t.index)
+		e.due = f.cfg.Now().Add(f.cfg.TakeoverAfter)
+	}
+	return nil
+}
+
+// sweepReleases repeats the releases whose time has come, and makes those that
+// a store did not take when it should have.
+func (f *Failover) sweepReleases(ctx context.Context) {
+	now := f.cfg.Now()
+	due := func(e *entry, i int) bool { return !e.gone && e.confirm&bit(i) != 0 && !now.Before(e.due) }
+	for _, t := range f.tiers {
+		if !f.isUp(t) {
+			continue
+		}
+		err := f.carryClaims(ctx, t, (*entry).pending, f.release)
+		if err == nil {
+			err = f.carryClaims(ctx, t, due, f.releaseAgain)
+		}
+		if err != nil && ctx.Err() == nil {
+			f.down(t, err)
+		}
+	}
+}
+
+func (f *Failover) releaseAgain(ctx context.Context, t *tier, e *entry) error {
+	ctx, cancel := t.budget(ctx)
+	defer cancel()
+	if err := t.store().Release(ctx, e.claim); !answered(err) {
+		return err
+	}
+	e.confirm &^= bit(t.index)
+	return nil
+}
+
+// move takes the claim of a run that goes on into a better tier. The claim in
+// the weaker store is left to its lease: should the better one go away again,
+// it keeps this replica from running the message twice. Where somebody else has
+// the message meanwhile, the run ends in the weaker store.
+func (f *Failover) move(ctx context.Context, t *tier, e *entry) error {
+	ctx, cancel := t.budget(ctx)
+	defer cancel()
+	c := e.claim
+	res, err := t.store().Reserve(ctx, c.Key, Request{Token: c.Token, Lease: c.Lease, TTL: c.TTL, Fingerprint: c.Fingerprint})
+	switch {
+	case errors.Is(err, ErrForeign), err == nil && res.State != Won:
+		e.slipped = true
+		f.slipped(c, t)
+	case err != nil:
+		e.doubts |= bit(t.index)
+		return err
+	default:
+		e.home = t.index
+		e.doubts &^= bit(t.index)
+	}
+	return nil
+}
+
+// carryRecords takes the records of a weaker store into a better one: those of
+// this process and of earlier ones. A fault of the weaker store does not keep
+// the better one down: what this process itself remembers is carried, and the
+// rest when the weaker store is back.
+func (f *Failover) carryRecords(ctx context.Context, t, from *tier, all bool) (int, error) {
+	shadow, ok := from.store().(Shadow)
+	if !ok || !all && !from.hasRecords() {
+		return 0, nil
+	}
+	carried := 0
+	for after := ""; ; {
+		writes := from.writes.Load()
+		page, err := readPage(ctx, shadow, all, after)
+		if err != nil {
+			f.down(from, err)
+			_, records := f.known.all(func(home int) bool { return home == from.index })
+			return carried + len(records), f.carryKnown(ctx, t, records)
+		}
+		if len(page.Entries) == 0 && after == "" {
+			from.carried.Store(writes)
+		}
+		err = each(ctx, page.Entries, func(ctx context.Context, e Entry) error {
+			c := Claim{Key: e.Key, Token: e.Token, Fingerprint: e.Fingerprint, TTL: e.Left}
+			if err := f.carry(ctx, t, c, e.Outcome); err != nil {
+				return err
+			}
+			f.noteCarried(ctx, from, c)
+			return nil
+		})
+		carried += len(page.Entries)
+		if after = page.Next; err != nil || after == "" {
+			return carried, err
+		}
+	}
+}
+
+// readPage bounds what a weaker store may take: claims may be waiting.
+func readPage(ctx context.Context, shadow Shadow, all bool, after string) (Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, holdOff/2)
+	defer cancel()
+	return shadow.Uncarried(ctx, all, ListRequest{After: after, Limit: pageSize})
+}
+
+func (f *Failover) carryKnown(ctx context.Context, t *tier, records []knownRecord) error {
+	return each(ctx, records, func(ctx context.Context, r knownRecord) error { return f.carry(ctx, t, r.claim, r.outcome) })
+}
+
+// noteCarried tells a weaker store that a better one has its record. If it does
+// not hear that the record is carried once more.
+func (f *Failover) noteCarried(ctx context.Context, from *tier, c Claim) {
+	shadow, ok := from.store().(Shadow)
+	if !ok || !f.isUp(from) {
+		return
+	}
+	if err := shadow.Carried(ctx, c.Key, c.Token); err != nil && ctx.Err() == nil {
+		f.down(from, err)
+	}
+}
+
+// carryOne takes a record that was made in a weaker tier into the better one
+// that has come back meanwhile, if one has.
+func (f *Failover) carryOne(ctx context.Context, c Claim, home int, outcome []byte) {
+	for _, t := range f.tiers[:home] {
+		if !f.isUp(t) {
+			continue
+		}
+		if err := f.carry(ctx, t, c, outcome); err != nil {
+			if ctx.Err() == nil {
+				f.down(t, err) // and the next probe carries it
+			}
+			return
+		}
+		f.noteCarried(ctx, f.tiers[home], c)
+		return
+	}
+}
+
+// carry settles one record in a tier.
+func (f *Failover) carry(ctx context.Context, t *tier, c Claim, outcome []byte) error {
+	ctx, cancel := t.budget(ctx)
+	defer cancel()
+	settler, err := t.settler()
+	if err != nil {
+		return err
+	}
+	c.Confirmed = f.cfg.Now()
+	switch slipped, err := settler.Settle(ctx, c, outcome); {
+	case errors.Is(err, ErrForeign):
+		return nil // that key is of no use to anybody
+	case err != nil:
+		return err
+	case slipped:
+		f.slipped(c, t)
+	}
+	return nil
+}
+
+// slipped counts, once, a message that ran here while somebody else had it too.
+func (f *Failover) slipped(c Claim, t *tier) {
+	if f.known.slips(c.Key, c.Token) {
+		f.cfg.Events.Slipped()
+		f.cfg.Log.Warn("slipped duplicate", "key", string(c.Key), "store", t.Name)
+	}
+}
+
+// restore brings back what a store had and has lost: the claims and records
+// that this process made in it, and every record of the weaker stores.
+func (f *Failover) restore(ctx context.Context, t *tier) error {
+	claims, records := f.known.all(func(int) bool { return true })
+	err := each(ctx, claims, func(ctx context.Context, c Claim) error {
+		if f.tierOf(c.Backend) != t.index {
+			return nil // in the table
+		}
+		ctx, cancel := t.budget(ctx)
+		defer cancel()
+		_, err := t.store().Reserve(ctx, c.Key, Request{Token: c.Token, Lease: c.Lease, TTL: c.TTL, Fingerprint: c.Fingerprint})
+		if answered(err) {
+			return nil // ours again, or somebody else's by now: its renewal finds out
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := f.carryKnown(ctx, t, records); err != nil {
+		return err
+	}
+	for _, shadow := range f.tiers[t.index+1:] {
+		if _, err := f.carryRecords(ctx, t, shadow, true); err != nil {
+			return err
+		}
+	}
+	t.emptied = false
+	return nil
+}
+
+// Backlog returns how many messages of an outage are not in the configured
+// store yet, as far as it can be told.
+func (f *Failover) Backlog(ctx context.Context) int {
+	n := 0
 	for _, e := range f.unsettled.all() {
+		select {
+		case e.lock <- struct{}{}:
+			if e.moves(0) {
+				n++
+			}
+			e.free()
+		default: // a call for it is under way
+			n++
+		}
+	}
+	for _, t := range f.tiers[1:] {
+		shadow, ok := t.store().(Shadow)
+		if !ok || !t.hasRecords() {
+			continue
+		}
+		if records, err := shadow.Backlog(ctx); err == nil {
+			n += records
+		} else {
+			n++ // at least
+		}
+	}
+	return n
+}
+
+// each calls do for every item, carriers at a time, and returns the first
+// error, after which no more are begun.
+func each[T any](ctx context.Context, items []T, do func(context.Context, T) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	var once sync.Once
+	var first error
+	slots := make(chan struct{}, carriers)
+	for _, item := range items {
+		if ctx.Err() != nil {
+			break
+		}
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			did, err := f.carry(ctx, i, e)
-			mu.Lock()
-			defer mu.Unlock()
-			if did {
-				carried++
-			}
-			if err != nil && first == nil {
-				first = err
-				cancel()
+			if err := do(ctx, item); err != nil {
+				once.Do(func() {
+					first = err
+					cancel(err)
+				})
 			}
 		})
 	}
 	wg.Wait()
-	return carried, first
-}
-
-// carry does what has to be done for one claim in tier i and reports whether
-// there was anything. Only tier i is asked, so that a fault elsewhere cannot
-// keep it down.
-func (f *Failover) carry(ctx context.Context, i int, e *entry) (bool, error) {
-	if err := e.acquire(ctx); err != nil {
-		return false, err
+	if first == nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
-	defer e.free()
-	if !e.concerns(i) {
-		return false, nil
-	}
-	ctx, cancel := f.tiers[i].budget(ctx)
-	defer cancel()
-	var err error
-	switch {
-	case e.state == entryRecorded && e.home > i:
-		err = f.carryRecord(ctx, i, e)
-	case e.state == entryRunning && e.home > i:
-		err = f.carryRunning(ctx, i, e)
-	default:
-		if err = f.tiers[i].store.Release(ctx, e.claim); answered(err) {
-			err = nil // ours and released, or never ours
-			e.doubts &^= bit(i)
-		}
-	}
-	if errors.Is(err, ErrNotOwner) {
-		// Somebody else had the message there meanwhile. Our run, if it goes
-		// on, ends where its claim is.
-		f.unsettled.drop(e)
-		f.cfg.Events.slipped()
-		f.cfg.Log.Warn("slipped duplicate", "key", string(e.claim.Key), "store", f.tiers[i].Name)
-		return true, nil
-	}
-	f.unsettled.tidy(e)
-	return true, err
-}
-
-// carryRunning takes the claim of a run that goes on. The claim in the weaker
-// store is left to its lease: should the better one go away again, it keeps
-// this replica from running the message twice.
-func (f *Failover) carryRunning(ctx context.Context, i int, e *entry) error {
-	c := e.claim
-	res, err := f.tiers[i].store.Reserve(ctx, c.Key, Request{Token: c.Token, Lease: c.Lease, TTL: c.TTL, Fingerprint: c.Fingerprint})
-	switch {
-	case err != nil:
-		e.doubts |= bit(i)
-		return err
-	case res.State != Won:
-		return ErrNotOwner
-	}
-	e.home = i
-	e.doubts &^= bit(i)
-	return nil
-}
-
-func (f *Failover) carryRecord(ctx context.Context, i int, e *entry) error {
-	c := e.claim
-	now := f.cfg.Now()
-	if c.TTL = c.RemainingTTL(now); c.TTL <= 0 {
-		e.state = entryReleased // its window is over; a doubt may be left
-		return nil
-	}
-	c.Confirmed = now
-	if err := f.tiers[i].store.Record(ctx, c, e.outcome); err != nil {
-		return err
-	}
-	e.home = i
-	e.doubts &^= bit(i)
-	return nil
-}
-
-// Renew implements Store.
-func (f *Failover) Renew(ctx context.Context, c Claim) error {
-	e, home, err := f.locate(ctx, c)
-	if err != nil {
-		return err
-	}
-	if e != nil {
-		defer e.free()
-	}
-	return f.call(ctx, home, func(ctx context.Context, s Store) error { return s.Renew(ctx, c) })
-}
-
-// Record implements Store. A record that its own store cannot take is kept in
-// the next one that can, or in memory, and carried back later.
-func (f *Failover) Record(ctx context.Context, c Claim, outcome []byte) error {
-	e, home, err := f.locate(ctx, c)
-	if err != nil {
-		return err
-	}
-	record := func(ctx context.Context, s Store) error { return s.Record(ctx, c, outcome) }
-	if err = f.call(ctx, home, record); e == nil {
-		if answered(err) {
-			return err
-		}
-		// In the table before any other store is asked: whoever brings the
-		// store back meanwhile waits for the entry.
-		e = f.track(ctx, c, home)
-	}
-	defer f.catchUp(ctx, e)
-	defer e.free()
-	now := f.cfg.Now()
-	for !answered(err) && home < len(f.tiers) {
-		if home++; home < len(f.tiers) {
-			err = f.call(ctx, home, record)
-		}
-	}
-	if errors.Is(err, ErrNotOwner) {
-		e.state = entryReleased
-	} else {
-		e.claim, e.state, e.home = c, entryRecorded, home
-		e.claim.Confirmed = now
-		f.unsettled.keep(e, outcome)
-	}
-	f.unsettled.tidy(e)
-	return err
-}
-
-// Release implements Store. A release that its store cannot take is repeated
-// when the store is back.
-func (f *Failover) Release(ctx context.Context, c Claim) error {
-	e, home, err := f.locate(ctx, c)
-	if err != nil {
-		return err
-	}
-	err = f.call(ctx, home, func(ctx context.Context, s Store) error { return s.Release(ctx, c) })
-	if e == nil {
-		if answered(err) {
-			return err
-		}
-		e = f.track(ctx, c, home)
-	}
-	defer f.catchUp(ctx, e)
-	defer e.free()
-	e.state = entryReleased
-	if !answered(err) {
-		e.doubts |= bit(home)
-	}
-	f.unsettled.tidy(e)
-	return err
-}
-
-// answered reports whether a store said yes or no, or that it cannot tell for
-// this key alone.
-func answered(err error) bool {
-	return err == nil || errors.Is(err, ErrNotOwner) || errors.Is(err, ErrForeign)
-}
-
-// locate finds the tier that has the claim. If the claim is in the table its
-// entry is returned locked.
-func (f *Failover) locate(ctx context.Context, c Claim) (*entry, int, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, 0, err
-	}
-	if e := f.unsettled.find(c.Token); e != nil {
-		if err := e.acquire(ctx); err != nil {
-			return nil, 0, err
-		}
-		if !e.gone {
-			return e, e.home, nil
-		}
-		e.free()
-	}
-	for i, t := range f.tiers {
-		if t.Name == c.Backend {
-			return nil, i, nil
-		}
-	}
-	return nil, 0, ErrNotOwner
-}
-
-// track enters a claim whose store gave no answer and returns its entry,
-// locked. It passes the gate, which is never shut for long: either a store that
-// comes back finds the entry, or catchUp finds the store.
-func (f *Failover) track(ctx context.Context, c Claim, home int) *entry {
-	e := newEntry(c, entryRunning, home)
-	e.lock <- struct{}{}
-	_ = f.claiming.enter(context.WithoutCancel(ctx)) // never ends
-	defer f.claiming.leave()
-	f.add(e)
-	return e
-}
-
-// add enters an entry, and says so once an outage if there is no room.
-func (f *Failover) add(e *entry) {
-	if f.unsettled.add(e) {
-		return
-	}
-	f.cfg.Events.uncarried()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.overflowed {
-		f.overflowed = true
-		f.cfg.Log.Error("too many messages to carry after this outage; other replicas will not know them", "bound", maxUnsettled)
-	}
-}
-
-// catchUp carries a claim into a store that came back while the claim was
-// being settled in a weaker one.
-func (f *Failover) catchUp(ctx context.Context, e *entry) {
-	for i := range f.tiers {
-		if !f.isUp(i) {
-			continue
-		}
-		if _, err := f.carry(ctx, i, e); err != nil && ctx.Err() == nil {
-			f.down(i, err) // and the next probe carries it
-		}
-		return
-	}
-}
-
-// call runs one operation in a tier, inside its budget, and takes the tier
-// down if it gives no answer. A tier that is down already is not waited for.
-func (f *Failover) call(ctx context.Context, i int, do func(context.Context, Store) error) error {
-	if i == len(f.tiers) {
-		return ErrUnavailable // no store has the claim
-	}
-	f.mu.Lock()
-	t := f.tiers[i]
-	store, up, why := t.store, t.up, t.err
-	f.mu.Unlock()
-	if !up {
-		return errors.Join(why, ErrUnavailable)
-	}
-	bounded, cancel := t.budget(ctx)
-	defer cancel()
-	err := do(bounded, store)
-	if !answered(err) && ctx.Err() == nil {
-		f.down(i, err)
-	}
-	return err
+	return first
 }

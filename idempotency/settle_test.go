@@ -115,7 +115,7 @@ func TestRecovery(t *testing.T) {
 		inOutage(t, idempotency.Open, redis, func(t *testing.T, o *outage) {
 			o.redis.Fail(errRefused)
 			record(t, o, mustMeet(t, o, "m", "r1.a", idempotency.Won).Claim, "")
-			o.redis.FailOnly("record", errors.New("MISCONF"))
+			o.redis.FailOnly("settle", errors.New("MISCONF"))
 			time.Sleep(10 * time.Second)
 			if o.owner().ID == "" || o.Backend() == redis {
 				t.Errorf("a server that takes no record serves as %s with owner %+v", o.Backend(), o.owner())

@@ -30,6 +30,11 @@ var ErrUnavailable = errors.New("idempotency: store unavailable")
 // no longer has what it held at the Ping before, or in an earlier life.
 var ErrEmptied = errors.New("idempotency: the store has lost its claims and records")
 
+// ErrReplaced is returned by Ping when the store's file is no longer the one
+// that was opened: somebody has moved, deleted or replaced it. The store has to
+// be opened anew.
+var ErrReplaced = errors.New("idempotency: the store's file has been replaced")
+
 // ErrForeign is returned when the key holds something that no store of this
 // kind wrote. It concerns that key alone; the store works.
 var ErrForeign = errors.New("idempotency: key holds something that is no claim")

@@ -1,20 +1,17 @@
 package idempotency
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
-
-	"context"
+	"time"
 )
 
-// Bounds of what is remembered for carrying. A claim past them stays in the
-// weaker store alone; a record past them is carried without its outcome.
-const (
-	maxUnsettled     = 100_000
-	maxUnsettledSize = 64 << 20 // bytes of outcomes
-)
+// maxUnsettled bounds the table. A claim past it stays in the weaker store
+// alone; its record is carried all the same.
+const maxUnsettled = 100_000
 
 // unsettled is the table of claims that are not, or not surely, where their
 // Backend says, by token.
@@ -23,32 +20,23 @@ type unsettled struct {
 
 	mu      sync.Mutex
 	entries map[string]*entry
-	size    int // bytes of outcomes
 }
 
 // entry follows one claim through the stores.
 type entry struct {
 	lock chan struct{} // held while a call for the claim is under way; guards the rest
 
-	claim   Claim // Confirmed: of the lease, or when the message was recorded
-	state   entryState
-	home    int    // the tier that has the claim or record; len(tiers): this table alone
+	claim   Claim
+	running bool   // its run goes on; otherwise only doubts are left
+	home    int    // the tier that has the claim, while running
+	slipped bool   // another owner has the message in a better tier: settled when the run has ended
 	doubts  uint64 // bit i: tier i may hold the claim without our knowing
-	outcome []byte // of a record
-	gone    bool   // no longer in the table
+	confirm uint64 // bit i: the release in tier i has been acknowledged and is repeated once, after due
+	due     time.Time
+	gone    bool // no longer in the table
 }
 
-type entryState int
-
-const (
-	entryRunning entryState = iota
-	entryRecorded
-	entryReleased // nothing is left but doubts
-)
-
-func newEntry(c Claim, state entryState, home int) *entry {
-	return &entry{lock: make(chan struct{}, 1), claim: c, state: state, home: home}
-}
+func newEntry(c Claim) *entry { return &entry{lock: make(chan struct{}, 1), claim: c} }
 
 // acquire locks the entry, unless ctx ends first.
 func (e *entry) acquire(ctx context.Context) error {
@@ -64,15 +52,14 @@ func (e *entry) free() { <-e.lock }
 
 func bit(tier int) uint64 { return 1 << tier }
 
-// concerns reports whether something of the claim has to be done in a tier.
-func (e *entry) concerns(tier int) bool {
-	return !e.gone && (e.state != entryReleased && e.home > tier || e.doubts&bit(tier) != 0)
-}
+// moves reports whether the claim has to be taken into a tier.
+func (e *entry) moves(tier int) bool { return !e.gone && e.running && e.home > tier && !e.slipped }
+
+// pending reports whether a tier has to be told that nobody holds the claim.
+func (e *entry) pending(tier int) bool { return !e.gone && !e.running && e.doubts&bit(tier) != 0 }
 
 // settled reports whether nothing is left to follow.
-func (e *entry) settled() bool {
-	return e.doubts == 0 && (e.state == entryReleased || e.state == entryRecorded && e.home == 0)
-}
+func (e *entry) settled() bool { return !e.running && e.doubts == 0 && e.confirm == 0 }
 
 // add enters e and reports whether there was room.
 func (u *unsettled) add(e *entry) bool {
@@ -99,39 +86,22 @@ func (u *unsettled) find(token string) *entry {
 	return u.entries[token]
 }
 
-// keep gives e its outcome, or none if that would be too much. The caller
-// holds e.
-func (u *unsettled) keep(e *entry, outcome []byte) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.size -= len(e.outcome)
-	if e.outcome = outcome; u.size+len(outcome) > maxUnsettledSize {
-		e.outcome = nil
-	}
-	u.size += len(e.outcome)
-}
-
 // tidy takes e out of the table once it is settled. The caller holds e.
 func (u *unsettled) tidy(e *entry) {
-	if e.settled() {
-		u.drop(e)
-	}
-}
-
-// drop takes e out of the table. The caller holds e.
-func (u *unsettled) drop(e *entry) {
-	if e.gone {
+	if !e.settled() || e.gone {
 		return
 	}
 	e.gone = true
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.entries, e.claim.Token)
-	u.size -= len(e.outcome)
 	u.count.Store(int64(len(u.entries)))
 }
 
 func (u *unsettled) all() []*entry {
+	if u.count.Load() == 0 {
+		return nil
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Collect(maps.Values(u.entries))

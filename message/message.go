@@ -55,6 +55,8 @@ type Policy struct {
 	FromFirst   bool          // TTL counts from the first delivery instead of from the end of its run
 	OnDuplicate OnDuplicate
 	WaitTimeout time.Duration // bound of Wait
+
+	OnUnavailable string // "open" or "closed": what happens while the claim store is away; empty: the gateway's default
 }
 
 // Turn is what a Runner is given: the message, and what a backend needs to

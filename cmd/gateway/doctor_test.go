@@ -97,6 +97,32 @@ func TestDoctorOnAManagedRedis(t *testing.T) {
 	}
 }
 
+func TestB01_DoctorFailsWithoutTheRedisThatIsConfigured(t *testing.T) {
+	t.Parallel()
+	checks := diagnose(t, exitError, "-c", onRedis(t, "host: 127.0.0.1, port: 1"))
+	wantCheck(t, checks, "redis", health.CheckFail, "unreachable: ")
+	wantCheck(t, checks, "failover", health.CheckOK, "each replica claims in its own gateway.db")
+}
+
+func TestB59_DoctorFailsWhereScriptsAreRefused(t *testing.T) {
+	t.Parallel()
+	hardened := redistest.Start(t, "--appendonly", "yes", "--user", "gw", "on", ">password", "~*", "&*", "+@all", "-@scripting")
+	checks := diagnose(t, exitError, "-c", onRedis(t, "host: "+hardened.Addr()+", username: gw, password: password"))
+	wantCheck(t, checks, "redis", health.CheckOK, "takes writes")
+	wantCheck(t, checks, "redis_scripts", health.CheckFail, "EVALSHA is refused: ")
+}
+
+func TestB82_DoctorFailsForReplicasThatShareNoStore(t *testing.T) {
+	t.Parallel()
+	for _, store := range []string{"sqlite", "memory"} {
+		file := writeFile(t, "gateway: {port: 0, replicas: 2, state_dir: "+filepath.Join(t.TempDir(), "state")+"}\nhooks: {idempotency: {store_backend: "+store+"}}\n")
+		c := diagnose(t, exitError, "-c", file)["replicas"]
+		if c.Status != health.CheckFail || !strings.Contains(c.Hint, "store_backend: redis") || !strings.Contains(c.Hint, "gateway.push.redis") {
+			t.Errorf("%s: %+v, want a failure that names Redis as the remedy", store, c)
+		}
+	}
+}
+
 func TestB134_DoctorTellsRefusalsApart(t *testing.T) {
 	t.Parallel()
 	locked := redistest.StartTCP(t, "--requirepass", "right")

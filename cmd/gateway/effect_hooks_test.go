@@ -70,8 +70,16 @@ var hookEffects = map[string]func(*testing.T){
 	},
 	"hooks.hooks[].on_duplicate": waitEffect(200, "wait_timeout: 1m"),
 	"hooks.hooks[].wait_timeout": waitEffect(409, "wait_timeout: 20ms"),
-	"hooks.hooks[].lease":        leaseEffect(echoHook("action: forward", "target: %s", "idempotency_key: '{{ payload.id }}'", "lease: 77s"), 77*time.Second),
-	"hooks.hooks[].ttl":          windowEffect(echoHook("idempotency_key: '{{ payload.id }}'", "ttl: 1s")),
+	"hooks.hooks[].on_unavailable": func(t *testing.T) {
+		for policy, status := range map[string]int{"open": 200, "closed": 503} {
+			r := assembled(t, "gateway: {state_dir: /dev/null/state}\n"+echoHook("on_unavailable: "+policy))
+			if got := r.post("a", `{"text":"hi"}`).Code; got != status {
+				t.Errorf("%s: got %d without a usable store, want %d", policy, got, status)
+			}
+		}
+	},
+	"hooks.hooks[].lease": leaseEffect(echoHook("action: forward", "target: %s", "idempotency_key: '{{ payload.id }}'", "lease: 77s"), 77*time.Second),
+	"hooks.hooks[].ttl":   windowEffect(echoHook("idempotency_key: '{{ payload.id }}'", "ttl: 1s")),
 	"hooks.hooks[].target": func(t *testing.T) {
 		url := target(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
 		want(t, assembled(t, echoHook("action: forward", "target: "+url+"/in")).post("a", `{}`), 200, "/in")

@@ -21,6 +21,7 @@ import (
 
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/gateway"
+	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/internal/redistest"
 	"github.com/oncegate/oncegate/message"
@@ -102,6 +103,14 @@ var effects = map[string]func(*testing.T){
 			t.Errorf("the database in %s: %v; want it in the configured directory", r.state, err)
 		}
 	},
+	"gateway.replicas": func(t *testing.T) {
+		for replicas, code := range map[string]int{"1": exitOK, "2": exitError} {
+			file := writeFile(t, "gateway: {port: 0, replicas: "+replicas+", state_dir: "+filepath.Join(t.TempDir(), "state")+"}\n"+echoHook())
+			if c := diagnose(t, code, "-c", file)["replicas"]; (c.Status == health.CheckFail) != (replicas == "2") {
+				t.Errorf("%s replicas on a file: %+v", replicas, c)
+			}
+		}
+	},
 	"gateway.max_body_bytes": func(t *testing.T) {
 		r := assembled(t, "gateway: {max_body_bytes: 16}\n"+echoHook())
 		want(t, r.post("a", `{"text":"hi"}`), 200, "hi")
@@ -169,9 +178,20 @@ var effects = map[string]func(*testing.T){
 			t.Errorf("logged %q, want JSON", got)
 		}
 	},
-	"gateway.push.redis.url":  reachesRedis(func(addr string) string { return "url: redis://" + addr }),
-	"gateway.push.redis.host": reachesRedis(fields),
-	"gateway.push.redis.port": reachesRedis(fields),
+	"gateway.push.redis.url":             reachesRedis(func(addr string) string { return "url: redis://" + addr }),
+	"gateway.push.redis.host":            reachesRedis(fields),
+	"gateway.push.redis.port":            reachesRedis(fields),
+	"gateway.push.redis.sentinel.master": reachesRedisBySentinel,
+	"gateway.push.redis.sentinel.addrs":  reachesRedisBySentinel,
+	"gateway.push.redis.cluster.addrs": func(t *testing.T) {
+		nodes := redistest.StartCluster(t, 2)
+		r := assembled(t, fmt.Sprintf("gateway: {push: {redis: {cluster: {addrs: [%q, %q]}, prefix: '{stage}:'}}}\n", nodes[0].Addr(), nodes[1].Addr())+
+			withIdempotency(inRedis))
+		want(t, r.post("a", `{"text":"hi"}`), 200, "hi")
+		if got := r.store.Backend(); got != "redis" {
+			t.Errorf("claims go to %s, want redis: %+v", got, r.health.Owners())
+		}
+	},
 	"gateway.push.redis.db": func(t *testing.T) {
 		s := redistest.StartTCP(t)
 		r := assembled(t, "gateway: {push: {redis: {"+fields(s.Addr())+", db: 3}}}\n"+withIdempotency(inRedis))
@@ -229,6 +249,14 @@ var effects = map[string]func(*testing.T){
 			t.Errorf("a claim took %s of a frozen Redis's time, want about 20ms", took)
 		}
 	},
+	"hooks.idempotency.takeover_after": func(t *testing.T) {
+		s := redistest.StartTCP(t)
+		r := assembled(t, "gateway: {push: {redis: {"+fields(s.Addr())+"}}}\n"+withIdempotency(inRedis+", takeover_after: 77s"))
+		left, err := s.Client().PTTL(t.Context(), "gateway:replica:"+r.replica).Result()
+		if err != nil || left > 77*time.Second || left < 60*time.Second {
+			t.Errorf("the heartbeat lives for another %s, %v; want about 77s", left, err)
+		}
+	},
 	"hooks.idempotency.max_stored_reply": func(t *testing.T) {
 		r := assembled(t, withIdempotency("max_stored_reply: 4"))
 		want(t, r.post("a", `{"text":"hello"}`), 200, `"reply":"hello"`)
@@ -254,6 +282,19 @@ func reachesRedis(settings func(addr string) string, args ...string) func(*testi
 		if got := r.store.Backend(); got != "redis" {
 			t.Errorf("claims go to %s, want redis: %+v", got, r.health.Owners())
 		}
+	}
+}
+
+func reachesRedisBySentinel(t *testing.T) {
+	s := redistest.StartSentinel(t)
+	r := assembled(t, fmt.Sprintf("gateway: {push: {redis: {sentinel: {master: %s, addrs: [%q]}}}}\n", redistest.Master, s.Addr())+withIdempotency(inRedis))
+	want(t, r.post("a", `{"text":"hi"}`), 200, "hi")
+	if keys, err := s.Primary().Client().Keys(t.Context(), "gateway:hookidem:hook:*").Result(); err != nil || len(keys) != 1 {
+		t.Errorf("the primary has keys %v, %v; want the message's", keys, err)
+	}
+	r = assembled(t, fmt.Sprintf("gateway: {push: {redis: {sentinel: {master: other, addrs: [%q]}}}}\n", s.Addr())+withIdempotency(inRedis))
+	if owners := r.health.Owners(); len(owners) != 1 || owners[0].Class != "unreachable" {
+		t.Errorf("a primary that the Sentinel does not know: %+v, want class unreachable", owners)
 	}
 }
 

@@ -61,8 +61,13 @@ func (a *app) serve(ctx context.Context) error {
 // process is the gateway put together: the only place that knows which backend
 // is behind each contract.
 type process struct {
+	cfg      config.Config
+	log      *slog.Logger
 	replica  string
+	started  time.Time
+	hash     string // of the configuration, as replicas compare it
 	health   *health.Registry
+	fleet    *health.Fleet
 	store    *idempotency.Failover
 	pipeline *gateway.Pipeline
 	hooks    *hooks.Handler
@@ -73,18 +78,30 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := gateway.NewMetrics(registry)
-	p := &process{replica: idempotency.NewReplicaID(), health: health.NewRegistry(log)}
+	p := &process{
+		cfg: cfg, log: log, replica: idempotency.NewReplicaID(), started: time.Now(), hash: config.Hash(cfg),
+		health: health.NewRegistry(log),
+	}
+	p.fleet = health.NewFleet(health.FleetConfig{Replicas: cfg.Gateway.Replicas, Health: p.health, Now: time.Now})
 	p.store = idempotency.NewFailover(idempotency.FailoverConfig{
-		Tiers:         tiers(cfg, log),
+		Tiers:         tiers(cfg, p.replica, log),
 		OnUnavailable: cfg.Hooks.Idempotency.OnUnavailable,
+		Replica:       p.replica,
 		Health:        p.health,
-		Events:        idempotency.Events{FailOpen: metrics.FailOpen, Slipped: metrics.Slipped, Uncarried: metrics.Uncarried},
+		Events: idempotency.Events{
+			FailOpen: metrics.FailOpen, Slipped: metrics.Slipped, Uncarried: metrics.Uncarried, TakenOver: metrics.TakenOver,
+		},
 		Log:           log,
 		Now:           time.Now,
 		ProbeEvery:    idempotency.DefaultProbeEvery,
+		TakeoverAfter: cfg.Hooks.Idempotency.TakeoverAfter,
+		Self:          p.self,
+		Seen:          p.fleet.Seen,
 	})
+	p.fleet.Alone(p.self(context.Background()))
 	p.pipeline = gateway.NewPipeline(gateway.PipelineConfig{
 		Store:              p.store,
+		InDoubt:            p.store.InDoubt,
 		Locks:              turnlock.NewLocal(time.Now, max(turnlock.DefaultMaxWait, 2*cfg.Gateway.TurnTimeout)), // a wait outlasts a turn
 		Replica:            p.replica,
 		MaxConcurrentTurns: cfg.Gateway.MaxConcurrentTurns,
@@ -123,14 +140,30 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 		Store:    p.store,
 		Health:   p.health,
 		Metrics:  registry,
-		Backends: func() map[string]string {
-			return map[string]string{"idempotency": p.store.Backend(), "turn_lock": cfg.Gateway.TurnLock.Backend}
-		},
-		Replica: p.replica,
-		Version: version(),
-		Log:     log,
+		Backends: p.backends,
+		Replicas: p.fleet.Replicas,
+		Replica:  p.replica,
+		Version:  version(),
+		Log:      log,
 	})
 	return p, nil
+}
+
+// backends names what is in effect now.
+func (p *process) backends() map[string]string {
+	return map[string]string{"idempotency": p.store.Backend(), "turn_lock": p.cfg.Gateway.TurnLock.Backend}
+}
+
+// self is what this process tells the other replicas.
+func (p *process) self(ctx context.Context) health.Replica {
+	r := health.Replica{
+		ID: p.replica, Version: version(), Started: p.started, KeyFormat: idempotency.KeyFormat, Config: p.hash,
+		Store: p.cfg.Hooks.Idempotency.StoreBackend, Backends: p.backends(), Unsettled: p.store.Backlog(ctx),
+	}
+	for _, o := range p.health.Owners() {
+		r.Degraded = append(r.Degraded, o.Kind+"/"+o.ID)
+	}
+	return r
 }
 
 // run opens the stores beside serve, which answers probes meanwhile, and takes
@@ -149,7 +182,20 @@ func (p *process) run(ctx context.Context, serve func(context.Context) error) er
 	stop()
 	wg.Wait()
 	p.hooks.Close()
+	if err == nil { // every claim has been settled or given back
+		p.leave(ctx)
+	}
 	return errors.Join(err, failed[0], failed[1], p.store.Close())
+}
+
+// leave tells the other replicas that this one is gone. If that does not reach
+// them its heartbeat runs out, which is as good.
+func (p *process) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := p.store.Leave(ctx); err != nil {
+		p.log.Debug("heartbeat not taken back", "error", err)
+	}
 }
 
 func newLogger(cfg gateway.LogConfig, w io.Writer) *slog.Logger {

@@ -27,16 +27,21 @@ import (
 
 // tiers returns the configured claim store, with the weaker ones that serve
 // while it is away behind it.
-func tiers(cfg config.Config, log *slog.Logger) []idempotency.Tier {
+func tiers(cfg config.Config, replica string, log *slog.Logger) []idempotency.Tier {
+	backend := cfg.Hooks.Idempotency.StoreBackend
 	redis := idempotency.Tier{
 		Name:     idempotency.BackendRedis,
-		Open:     func(context.Context) (idempotency.Store, error) { return openRedis(cfg.Gateway.Push.Redis) },
+		Open:     func(context.Context) (idempotency.Store, error) { return openRedis(cfg.Gateway.Push.Redis, replica) },
 		Timeout:  cfg.Hooks.Idempotency.ClaimTimeout,
 		Classify: func(err error) string { return string(redisclient.Classify(err)) },
+
+		Heartbeats: true,
 	}
 	sqlite := idempotency.Tier{
-		Name:     idempotency.BackendSQLite,
-		Open:     func(ctx context.Context) (idempotency.Store, error) { return openSQLite(ctx, cfg, log) },
+		Name: idempotency.BackendSQLite,
+		Open: func(ctx context.Context) (idempotency.Store, error) {
+			return openSQLite(ctx, cfg, sqlitestore.Config{Replica: replica, Shadow: backend == idempotency.BackendRedis, Log: log})
+		},
 		Classify: sqlitedb.Classify,
 	}
 	memory := idempotency.Tier{
@@ -44,7 +49,7 @@ func tiers(cfg config.Config, log *slog.Logger) []idempotency.Tier {
 		Open:     func(context.Context) (idempotency.Store, error) { return idempotency.NewMemory(time.Now), nil },
 		Classify: func(error) string { return "" },
 	}
-	switch cfg.Hooks.Idempotency.StoreBackend {
+	switch backend {
 	case idempotency.BackendRedis:
 		return []idempotency.Tier{redis, sqlite, memory}
 	case idempotency.BackendSQLite:
@@ -53,12 +58,11 @@ func tiers(cfg config.Config, log *slog.Logger) []idempotency.Tier {
 	return []idempotency.Tier{memory}
 }
 
-func openSQLite(ctx context.Context, cfg config.Config, log *slog.Logger) (idempotency.Store, error) {
-	store, err := sqlitestore.Open(ctx, sqlitestore.Config{
-		Path: filepath.Join(cfg.Gateway.StateDir, doctor.DatabaseName),
-		Now:  time.Now,
-		Log:  log,
-	})
+// openSQLite opens the file of the state directory. Without a replica's id it
+// is opened for a look, not for claims of messages.
+func openSQLite(ctx context.Context, cfg config.Config, settings sqlitestore.Config) (idempotency.Store, error) {
+	settings.Path, settings.Now = filepath.Join(cfg.Gateway.StateDir, doctor.DatabaseName), time.Now
+	store, err := sqlitestore.Open(ctx, settings)
 	if err != nil {
 		return nil, err // and not a nil pointer in the interface
 	}
@@ -79,13 +83,13 @@ type redisServer struct {
 }
 
 // openRedis returns an interface, which beside an error is nil in every other
-// interface too.
-func openRedis(cfg redisconf.Config) (redisBackend, error) {
+// interface too. Without a replica's id it is opened for a look.
+func openRedis(cfg redisconf.Config, replica string) (redisBackend, error) {
 	client, err := redisclient.New(cfg, redisclient.Options{})
 	if err != nil {
 		return nil, err
 	}
-	return &redisServer{redisstore.New(client, redisstore.Config{Prefix: cfg.Prefix}), client}, nil
+	return &redisServer{redisstore.New(client, redisstore.Config{Prefix: cfg.Prefix, Replica: replica != ""}), client}, nil
 }
 
 // Close closes the store before its client.
@@ -140,7 +144,7 @@ func backends(log *slog.Logger) doctor.Backends {
 		Prove:      askProve,
 		FileSystem: sqlitedb.Unshared,
 		Database:   checkDatabase,
-		Redis:      func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) { return openRedis(cfg) },
+		Redis:      func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) { return openRedis(cfg, "") },
 		Store: func(ctx context.Context, cfg config.Config) (idempotency.Store, error) {
 			return openStore(ctx, cfg, log)
 		},
@@ -151,9 +155,9 @@ func backends(log *slog.Logger) doctor.Backends {
 func openStore(ctx context.Context, cfg config.Config, log *slog.Logger) (idempotency.Store, error) {
 	switch cfg.Hooks.Idempotency.StoreBackend {
 	case idempotency.BackendRedis:
-		return openRedis(cfg.Gateway.Push.Redis)
+		return openRedis(cfg.Gateway.Push.Redis, "")
 	case idempotency.BackendSQLite:
-		return openSQLite(ctx, cfg, log)
+		return openSQLite(ctx, cfg, sqlitestore.Config{Log: log})
 	}
 	return idempotency.NewMemory(time.Now), nil
 }

@@ -5,11 +5,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
 )
 
 // Faulty is a store that fails on demand. Without a fault it passes every call
-// through.
+// through; those of a Settler, a Shadow and a Roll to a Store that is one.
 type Faulty struct {
 	Store idempotency.Store
 
@@ -21,7 +22,11 @@ type Faulty struct {
 	calls int
 }
 
-var _ idempotency.Store = (*Faulty)(nil)
+var (
+	_ idempotency.Settler = (*Faulty)(nil)
+	_ idempotency.Shadow  = (*Faulty)(nil)
+	_ idempotency.Roll    = (*Faulty)(nil)
+)
 
 // Fail makes every call fail with err and do nothing; nil ends every fault.
 func (f *Faulty) Fail(err error) { f.set(err, false, "") }
@@ -43,6 +48,13 @@ func (f *Faulty) Slow(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.slow = d
+}
+
+// Replace puts another store behind the faults.
+func (f *Faulty) Replace(s idempotency.Store) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Store = s
 }
 
 // Calls returns how many calls there were.
@@ -110,6 +122,52 @@ func (f *Faulty) Record(ctx context.Context, c idempotency.Claim, outcome []byte
 // Release implements idempotency.Store.
 func (f *Faulty) Release(ctx context.Context, c idempotency.Claim) error {
 	return f.do(ctx, "release", func() error { return f.Store.Release(ctx, c) })
+}
+
+// Settle implements idempotency.Settler.
+func (f *Faulty) Settle(ctx context.Context, c idempotency.Claim, outcome []byte) (slipped bool, err error) {
+	err = f.do(ctx, "settle", func() error {
+		slipped, err = f.Store.(idempotency.Settler).Settle(ctx, c, outcome)
+		return err
+	})
+	return slipped, err
+}
+
+// Uncarried implements idempotency.Shadow.
+func (f *Faulty) Uncarried(ctx context.Context, all bool, req idempotency.ListRequest) (page idempotency.Page, err error) {
+	err = f.do(ctx, "uncarried", func() error {
+		page, err = f.Store.(idempotency.Shadow).Uncarried(ctx, all, req)
+		return err
+	})
+	return page, err
+}
+
+// Carried implements idempotency.Shadow.
+func (f *Faulty) Carried(ctx context.Context, key idempotency.Key, token string) error {
+	return f.do(ctx, "carried", func() error { return f.Store.(idempotency.Shadow).Carried(ctx, key, token) })
+}
+
+// Backlog implements idempotency.Shadow.
+func (f *Faulty) Backlog(ctx context.Context) (n int, err error) {
+	err = f.do(ctx, "backlog", func() error {
+		n, err = f.Store.(idempotency.Shadow).Backlog(ctx)
+		return err
+	})
+	return n, err
+}
+
+// Beat implements idempotency.Roll.
+func (f *Faulty) Beat(ctx context.Context, own health.Replica, ttl time.Duration) (all []health.Replica, err error) {
+	err = f.do(ctx, "beat", func() error {
+		all, err = f.Store.(idempotency.Roll).Beat(ctx, own, ttl)
+		return err
+	})
+	return all, err
+}
+
+// Leave implements idempotency.Roll.
+func (f *Faulty) Leave(ctx context.Context, replica string) error {
+	return f.do(ctx, "leave", func() error { return f.Store.(idempotency.Roll).Leave(ctx, replica) })
 }
 
 // Ping implements idempotency.Store.

@@ -10,13 +10,15 @@ import (
 	"github.com/oncegate/oncegate/message"
 )
 
-// RunSettler checks a backend whose store others fall back from. newBackend is
-// called as by Run.
+// RunSettler checks what a Failover wants of a store beside Run: that it lets
+// claims be taken over and takes records back. newBackend is called as by Run.
 func RunSettler(t *testing.T, newBackend func(t *testing.T) Backend) {
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, Backend, idempotency.Settler)
 	}{
+		{"claim that no run holds is taken over at once", testAbandoned},
+		{"abandoned claim goes to one of 16", testAbandonedRace},
 		{"settle writes an absent record for its window", testSettleAbsent},
 		{"settle replaces a foreign claim, whose owner then changes nothing", testSettleOverClaim},
 		{"settle finishes an own claim, and repeated changes nothing", testSettleOwn},
@@ -203,7 +205,7 @@ func testUncarriedReopen(t *testing.T, b Backend, s idempotency.Shadow) {
 	}
 }
 
-func testAbandoned(t *testing.T, b Backend) {
+func testAbandoned(t *testing.T, b Backend, _ idempotency.Settler) {
 	stale := mustWin(t, b.Store, "m", "r1.a")
 	req := request("r1.b")
 	req.Owners = Owners{}
@@ -224,7 +226,7 @@ func testAbandoned(t *testing.T, b Backend) {
 	}
 }
 
-func testAbandonedRace(t *testing.T, b Backend) {
+func testAbandonedRace(t *testing.T, b Backend, _ idempotency.Settler) {
 	mustWin(t, b.Store, "m", "r1.lost")
 	winners := race(16, func(i int) bool {
 		req := request(fmt.Sprintf("r1.%d", i))

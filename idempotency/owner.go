@@ -1,0 +1,69 @@
+package idempotency
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/oncegate/oncegate/health"
+)
+
+// The degraded owner of this package. Both ends of the sentences are exact:
+// operators compare them.
+const (
+	ownerID          = "durability:idempotency"
+	reasonRedisCold  = "redis idempotency backend not available (running per-replica)"
+	reasonRedisStale = "redis idempotency backend unreachable at runtime (dedup best-effort until it recovers)"
+	reasonMemory     = "durable idempotency store unavailable (running in-memory)"
+)
+
+// report enters or clears the degraded owner. The caller holds mu.
+func (f *Failover) report() {
+	best := f.tiers[0]
+	switch {
+	case best.up && len(f.behind) > 0:
+		f.cfg.Health.Degrade(health.Owner{
+			Kind: health.KindGateway, ID: ownerID, State: health.Stale, Class: "unsettled", Reason: reasonRedisStale,
+			RetryHint: "other replicas still carry messages of an outage into redis, look at their /health: " + strings.Join(f.behind, ", "),
+		})
+		return
+	case best.up:
+		f.cfg.Health.Clear(health.KindGateway, ownerID)
+		return
+	case best.err == nil: // still being opened by Start
+		return
+	}
+	o := health.Owner{Kind: health.KindGateway, ID: ownerID, State: health.Cold, Class: best.class(best.err)}
+	serving := f.firstUp("")
+	switch {
+	case best.Name != BackendRedis, serving != nil && serving.Name == BackendMemory:
+		o.Reason = reasonMemory
+	case best.worked:
+		o.State, o.Reason = health.Stale, reasonRedisStale
+	default:
+		o.Reason = reasonRedisCold
+	}
+	o.RetryHint = "run gateway doctor; the store is tried again by itself"
+	if serving == nil {
+		o.RetryHint = "messages are refused with 503 until the store is back; " + o.RetryHint
+	}
+	f.cfg.Health.Degrade(o)
+}
+
+// seen takes what the replicas say of themselves. As long as a living one has
+// messages that only it knows, a redelivery to this one may run again.
+func (f *Failover) seen(own health.Replica, all []health.Replica) {
+	var behind []string
+	for _, r := range all {
+		if r.ID != own.ID && r.Unsettled > 0 {
+			behind = append(behind, r.ID)
+		}
+	}
+	slices.Sort(behind)
+	f.mu.Lock()
+	f.behind = behind
+	f.report()
+	f.mu.Unlock()
+	if f.cfg.Seen != nil {
+		f.cfg.Seen(own, all)
+	}
+}
