@@ -300,7 +300,7 @@ func (a *app) withMessages(ctx context.Context, do func(context.Context, config.
 	defer cancel()
 	switch cfg.Hooks.Idempotency.StoreBackend {
 	case idempotency.BackendRedis:
-		store, err := openRedis(cfg.Gateway.Push.Redis, "")
+		store, err := openRedis(cfg.Gateway.Push.Redis)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/doctor"
+	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/internal/redisconf"
 	"github.com/oncegate/oncegate/internal/sqlitedb"
@@ -123,7 +124,7 @@ func TestABackendThatDoesNotOpenIsNil(t *testing.T) {
 	cfg := mustParse(t, "gateway: {push: {redis: {url: 'redis://127.0.0.1:1'}}}\nhooks: {idempotency: {store_backend: redis}}\n")
 	cfg.Gateway.Push.Redis.TLS = &redisconf.TLS{CAFile: filepath.Join(t.TempDir(), "missing.pem")}
 	cfg.Gateway.StateDir = os.DevNull
-	for _, tier := range tiers(cfg, "test", log)[:2] {
+	for _, tier := range tiers(cfg, "test", health.NewRegistry(log), log)[:2] {
 		if store, err := tier.Open(t.Context()); err == nil || store != nil {
 			t.Errorf("%s: opened %#v, %v; want nil and an error", tier.Name, store, err)
 		}

@@ -84,7 +84,7 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 	}
 	p.fleet = health.NewFleet(health.FleetConfig{Replicas: cfg.Gateway.Replicas, Health: p.health, Now: time.Now})
 	p.store = idempotency.NewFailover(idempotency.FailoverConfig{
-		Tiers:         tiers(cfg, p.replica, log),
+		Tiers:         tiers(cfg, p.replica, p.health, log),
 		OnUnavailable: cfg.Hooks.Idempotency.OnUnavailable,
 		Replica:       p.replica,
 		Health:        p.health,

@@ -6,19 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/agent"
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/doctor"
 	"github.com/oncegate/oncegate/gateway"
+	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
-	"github.com/oncegate/oncegate/idempotency/redisstore"
 	"github.com/oncegate/oncegate/idempotency/sqlitestore"
-	"github.com/oncegate/oncegate/internal/redact"
 	"github.com/oncegate/oncegate/internal/redisclient"
 	"github.com/oncegate/oncegate/internal/redisconf"
 	"github.com/oncegate/oncegate/internal/sqlitedb"
@@ -27,11 +23,13 @@ import (
 
 // tiers returns the configured claim store, with the weaker ones that serve
 // while it is away behind it.
-func tiers(cfg config.Config, replica string, log *slog.Logger) []idempotency.Tier {
+func tiers(cfg config.Config, replica string, registry *health.Registry, log *slog.Logger) []idempotency.Tier {
 	backend := cfg.Hooks.Idempotency.StoreBackend
 	redis := idempotency.Tier{
-		Name:     idempotency.BackendRedis,
-		Open:     func(context.Context) (idempotency.Store, error) { return openRedis(cfg.Gateway.Push.Redis, replica) },
+		Name: idempotency.BackendRedis,
+		Open: func(context.Context) (idempotency.Store, error) {
+			return openWatched(cfg.Gateway.Push.Redis, replica, registry)
+		},
 		Timeout:  cfg.Hooks.Idempotency.ClaimTimeout,
 		Classify: func(err error) string { return string(redisclient.Classify(err)) },
 
@@ -69,74 +67,6 @@ func openSQLite(ctx context.Context, cfg config.Config, settings sqlitestore.Con
 	return store, nil
 }
 
-// redisBackend is a claim store that commands can look into.
-type redisBackend interface {
-	idempotency.Store
-	idempotency.Lister
-	doctor.Redis
-}
-
-// redisServer is a store and the client that belongs to it alone.
-type redisServer struct {
-	*redisstore.Store
-	client redis.UniversalClient
-}
-
-// openRedis returns an interface, which beside an error is nil in every other
-// interface too. Without a replica's id it is opened for a look.
-func openRedis(cfg redisconf.Config, replica string) (redisBackend, error) {
-	client, err := redisclient.New(cfg, redisclient.Options{})
-	if err != nil {
-		return nil, err
-	}
-	return &redisServer{redisstore.New(client, redisstore.Config{Prefix: cfg.Prefix, Replica: replica != ""}), client}, nil
-}
-
-// Close closes the store before its client.
-func (s *redisServer) Close() error { return errors.Join(s.Store.Close(), s.client.Close()) }
-
-var _ redisBackend = (*redisServer)(nil)
-
-// Info implements doctor.Redis.
-func (s *redisServer) Info(ctx context.Context) (map[string]string, error) {
-	text, err := s.client.Info(ctx).Result()
-	if err != nil {
-		return nil, redact.Error(err)
-	}
-	fields := make(map[string]string)
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			fields[name] = value
-		}
-	}
-	return fields, nil
-}
-
-// Time implements doctor.Redis.
-func (s *redisServer) Time(ctx context.Context) (time.Time, error) {
-	t, err := s.client.Time(ctx).Result()
-	return t, redact.Error(err)
-}
-
-// Keys implements doctor.Redis.
-func (s *redisServer) Keys(ctx context.Context, prefix string, limit int) ([]string, error) {
-	const count = 1000 // looked at by the server for one answer
-	var keys []string
-	for cursor, rounds := uint64(0), 0; ; rounds++ {
-		page, next, err := s.client.Scan(ctx, cursor, prefix+"*", count).Result()
-		if err != nil {
-			return nil, redact.Error(err)
-		}
-		keys = append(keys, page...)
-		if cursor = next; next == 0 || len(keys) >= limit || rounds == limit {
-			return keys, nil
-		}
-	}
-}
-
-// Class implements doctor.Redis.
-func (s *redisServer) Class(err error) string { return string(redisclient.Classify(err)) }
-
 // backends are doctor's looks at the real stores.
 func backends(log *slog.Logger) doctor.Backends {
 	return doctor.Backends{
@@ -144,7 +74,7 @@ func backends(log *slog.Logger) doctor.Backends {
 		Prove:      askProve,
 		FileSystem: sqlitedb.Unshared,
 		Database:   checkDatabase,
-		Redis:      func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) { return openRedis(cfg, "") },
+		Redis:      func(_ context.Context, cfg redisconf.Config) (doctor.Redis, error) { return openRedis(cfg) },
 		Store: func(ctx context.Context, cfg config.Config) (idempotency.Store, error) {
 			return openStore(ctx, cfg, log)
 		},
@@ -155,7 +85,7 @@ func backends(log *slog.Logger) doctor.Backends {
 func openStore(ctx context.Context, cfg config.Config, log *slog.Logger) (idempotency.Store, error) {
 	switch cfg.Hooks.Idempotency.StoreBackend {
 	case idempotency.BackendRedis:
-		return openRedis(cfg.Gateway.Push.Redis, "")
+		return openRedis(cfg.Gateway.Push.Redis)
 	case idempotency.BackendSQLite:
 		return openSQLite(ctx, cfg, sqlitestore.Config{Log: log})
 	}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/oncegate/oncegate/doctor"
+	"github.com/oncegate/oncegate/health"
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/idempotency/redisstore"
+	"github.com/oncegate/oncegate/internal/redact"
+	"github.com/oncegate/oncegate/internal/redisclient"
+	"github.com/oncegate/oncegate/internal/redisconf"
+)
+
+// redisBackend is a claim store that commands can look into.
+type redisBackend interface {
+	idempotency.Store
+	idempotency.Lister
+	doctor.Redis
+}
+
+// redisServer is a store and the client that belongs to it alone.
+type redisServer struct {
+	*redisstore.Store
+	client redis.UniversalClient
+}
+
+// openRedis returns an interface, which beside an error is nil in every other
+// interface too.
+func openRedis(cfg redisconf.Config) (redisBackend, error) {
+	server, err := newRedis(cfg, "")
+	if err != nil {
+		return nil, err
+	}
+	return server, nil
+}
+
+// newRedis connects for a replica or, without an id, for a look.
+func newRedis(cfg redisconf.Config, replica string) (*redisServer, error) {
+	client, err := redisclient.New(cfg, redisclient.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &redisServer{redisstore.New(client, redisstore.Config{Prefix: cfg.Prefix, Replica: replica != ""}), client}, nil
+}
+
+// Close closes the store before its client.
+func (s *redisServer) Close() error { return errors.Join(s.Store.Close(), s.client.Close()) }
+
+var _ redisBackend = (*redisServer)(nil)
+
+// Info implements doctor.Redis.
+func (s *redisServer) Info(ctx context.Context) (map[string]string, error) {
+	text, err := s.client.Info(ctx).Result()
+	if err != nil {
+		return nil, redact.Error(err)
+	}
+	fields := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields, nil
+}
+
+// Time implements doctor.Redis.
+func (s *redisServer) Time(ctx context.Context) (time.Time, error) {
+	t, err := s.client.Time(ctx).Result()
+	return t, redact.Error(err)
+}
+
+// Keys implements doctor.Redis.
+func (s *redisServer) Keys(ctx context.Context, prefix string, limit int) ([]string, error) {
+	const count = 1000 // looked at by the server for one answer
+	var keys []string
+	for cursor, rounds := uint64(0), 0; ; rounds++ {
+		page, next, err := s.client.Scan(ctx, cursor, prefix+"*", count).Result()
+		if err != nil {
+			return nil, redact.Error(err)
+		}
+		keys = append(keys, page...)
+		if cursor = next; next == 0 || len(keys) >= limit || rounds == limit {
+			return keys, nil
+		}
+	}
+}
+
+// Class implements doctor.Redis.
+func (s *redisServer) Class(err error) string { return string(redisclient.Classify(err)) }
+
+// watchedRedis is the store of a running gateway. Its probes look after the
+// scripts too: without them claims are settled as safely but slower, which
+// nobody should have to find out from a latency.
+type watchedRedis struct {
+	*redisServer
+	health *health.Registry
+	looked atomic.Bool
+}
+
+var (
+	_ idempotency.Settler = (*watchedRedis)(nil)
+	_ idempotency.Roll    = (*watchedRedis)(nil)
+)
+
+func openWatched(cfg redisconf.Config, replica string, registry *health.Registry) (idempotency.Store, error) {
+	server, err := newRedis(cfg, replica)
+	if err != nil {
+		return nil, err
+	}
+	return &watchedRedis{redisServer: server, health: registry}, nil
+}
+
+// Ping implements idempotency.Store. The first one runs the scripts on
+// throw-away keys; once they were refused, so does each, until they run.
+func (w *watchedRedis) Ping(ctx context.Context) error {
+	err := w.redisServer.Ping(ctx)
+	if err != nil && !errors.Is(err, idempotency.ErrEmptied) {
+		return err
+	}
+	if !w.looked.Swap(true) || w.Scripting() != nil {
+		_ = w.CheckScripts(ctx) // what is refused shows below; anything else, in the next probe
+	}
+	if w.Scripting() == nil {
+		w.health.Clear(health.KindCapability, "redis:scripts")
+		return err
+	}
+	w.health.Degrade(health.Owner{
+		Kind: health.KindCapability, ID: "redis:scripts", State: health.Cold, Class: string(redisclient.Permission),
+		Reason:    "redis refuses scripts (claims are settled by WATCH and MULTI)",
+		RetryHint: "allow the gateway's user EVALSHA and EVAL; it is tried again by itself",
+	})
+	return err
+}
