@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/oncegate/oncegate/gateway"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/message"
 )
@@ -116,6 +117,32 @@ func TestPipelineCases(t *testing.T) {
 				t.Errorf("%d runs and %v mismatches, want 1 and 1", n, m)
 			}
 		})
+	})
+
+	t.Run("B42 a turn whose context ended gives its claim back or records it all the same", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, r *replica) {
+			stubborn := &runner{run: func(ctx context.Context, turn message.Turn, _ int) (message.Outcome, error) {
+				<-ctx.Done() // of the turn, by its timeout
+				if turn.Message.Key.ID == "released" {
+					return message.Outcome{}, ctx.Err()
+				}
+				return message.Outcome{Reply: "done all the same"}, nil
+			}}
+			ctx, hangUp := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, hangUp)
+			begun := time.Now()
+			if _, err := r.Process(ctx, msg("released"), policy(stubborn)); !errors.Is(err, message.ErrTimeout) {
+				t.Errorf("Process = %v, want ErrTimeout", err)
+			}
+			assertState(t, r.store, "released", idempotency.Won)
+			if _, err := r.Process(ctx, msg("recorded"), policy(stubborn)); err != nil {
+				t.Errorf("Process = %v", err)
+			}
+			assertState(t, r.store, "recorded", idempotency.Recorded)
+			if took := time.Since(begun); took > 2*5*time.Minute+time.Second {
+				t.Errorf("both took %s, want no time beyond their turns", took)
+			}
+		}, func(c *gateway.PipelineConfig) { c.TurnTimeout = 5 * time.Minute })
 	})
 
 	t.Run("B36 a client that hangs up stops neither the run nor its record", func(t *testing.T) {
