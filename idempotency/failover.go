@@ -254,6 +254,17 @@ func (f *Failover) InDoubt(c Claim) bool {
 		return true
 	}
 	home := f.tierOf(c.Backend)
+	if e := f.unsettled.find(c.Token); e != nil {
+		select {
+		case e.lock <- struct{}{}:
+			if e.running {
+				home = e.home
+			}
+			e.free()
+		default: // on its way somewhere
+			return true
+		}
+	}
 	return home >= 0 && f.tiers[home].Heartbeats && f.live.inDoubt(c)
 }
 

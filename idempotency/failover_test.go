@@ -1,10 +1,13 @@
 package idempotency_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -346,5 +349,49 @@ func TestFailover(t *testing.T) {
 				t.Errorf("%d calls to a store that is down, want none", n)
 			}
 		})
+	})
+}
+
+func TestB134TroubleIsLoggedOnceForEachChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		auth, refused := errors.New("WRONGPASS"), errors.New("refused")
+		redis := &idempotencytest.Faulty{Store: idempotency.NewMemory(time.Now)}
+		class := func(err error) string {
+			if errors.Is(err, auth) {
+				return "auth"
+			}
+			return "unreachable"
+		}
+		f := idempotency.NewFailover(idempotency.FailoverConfig{
+			Tiers: []idempotency.Tier{
+				{Name: idempotency.BackendRedis, Classify: class, Lasting: func(class string) bool { return class == "auth" },
+					Open: func(context.Context) (idempotency.Store, error) { return redis, nil }},
+				{Name: idempotency.BackendMemory, Classify: class,
+					Open: func(context.Context) (idempotency.Store, error) { return idempotency.NewMemory(time.Now), nil }},
+			},
+			OnUnavailable: idempotency.Open, Health: health.NewRegistry(slog.New(slog.DiscardHandler)),
+			Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now, ProbeEvery: time.Second,
+		})
+		f.Start(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.Run(ctx) }()
+		for _, fault := range []error{refused, auth} {
+			redis.Fail(fault)
+			for i := range 100 {
+				mustMeet(t, f, fmt.Sprint(fault, i), fmt.Sprint("r1.", fault, i), idempotency.Won)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		text := log.String()
+		if warnings, errs := strings.Count(text, "level=WARN"), strings.Count(text, "level=ERROR"); warnings != 1 || errs != 1 {
+			t.Errorf("%d warnings and %d errors, want one each: what heals by itself, then what needs a person:\n%s", warnings, errs, text)
+		}
 	})
 }

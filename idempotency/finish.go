@@ -68,11 +68,13 @@ func (f *Failover) Record(ctx context.Context, c Claim, outcome []byte) error {
 	return err
 }
 
-// finished notes how Record ended.
+// finished notes how Record ended. A run that succeeded and is recorded nowhere
+// keeps its claim: it is not abandoned.
 func (f *Failover) finished(c Claim, outcome []byte, home int, err error) {
-	if err == nil {
+	switch {
+	case err == nil:
 		f.known.recorded(c, outcome, home)
-	} else {
+	case answered(err):
 		f.known.ended(c.Key, c.Token)
 	}
 }

@@ -304,6 +304,9 @@ func (f *Failover) restore(ctx context.Context, t *tier) error {
 		ctx, cancel := t.budget(ctx)
 		defer cancel()
 		_, err := t.store().Reserve(ctx, c.Key, Request{Token: c.Token, Lease: c.Lease, TTL: c.TTL, Fingerprint: c.Fingerprint})
+		if answered(err) && !f.known.holds(c.Token) {
+			err = t.store().Release(ctx, c) // its run has ended meanwhile
+		}
 		if answered(err) {
 			return nil // ours again, or somebody else's by now: its renewal finds out
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ type Tier struct {
 	Open       func(ctx context.Context) (Store, error) // tried until it succeeds, and again after ErrReplaced
 	Timeout    time.Duration                            // budget of one call; 0: the caller's context alone
 	Classify   func(error) string                       // the degraded owner's class
+	Lasting    func(class string) bool                  // whether a person has to end trouble of a class; nil: never
 	Heartbeats bool                                     // the store is a Roll in which a replica without a heartbeat is dead
 }
 
@@ -156,8 +158,12 @@ func (f *Failover) isUp(t *tier) bool {
 func (f *Failover) down(t *tier, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if t.up || t.err == nil {
-		f.cfg.Log.Error("store not available", "store", t.Name, "class", t.class(err), "error", err)
+	if class := t.class(err); t.up || t.err == nil || class != t.class(t.err) {
+		level := slog.LevelWarn
+		if t.Lasting != nil && t.Lasting(class) {
+			level = slog.LevelError
+		}
+		f.cfg.Log.Log(context.Background(), level, "store not available", "store", t.Name, "class", class, "error", err)
 	}
 	if t.up {
 		select {

@@ -32,6 +32,7 @@ func tiers(cfg config.Config, replica string, registry *health.Registry, log *sl
 		},
 		Timeout:  cfg.Hooks.Idempotency.ClaimTimeout,
 		Classify: func(err error) string { return string(redisclient.Classify(err)) },
+		Lasting:  func(class string) bool { return !redisclient.Class(class).Heals() },
 
 		Heartbeats: true,
 	}
@@ -41,6 +42,7 @@ func tiers(cfg config.Config, replica string, registry *health.Registry, log *sl
 			return openSQLite(ctx, cfg, sqlitestore.Config{Replica: replica, Shadow: backend == idempotency.BackendRedis, Log: log})
 		},
 		Classify: sqlitedb.Classify,
+		Lasting:  sqlitedb.Lasting,
 	}
 	memory := idempotency.Tier{
 		Name:     idempotency.BackendMemory,

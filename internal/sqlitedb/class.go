@@ -3,6 +3,7 @@ package sqlitedb
 import (
 	"errors"
 	"io/fs"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -41,6 +42,11 @@ func Classify(err error) string {
 		return "not_writable"
 	}
 	return "unusable"
+}
+
+// Lasting reports whether a person has to end trouble of a class.
+func Lasting(class string) bool {
+	return slices.Contains([]string{"corrupt", "readonly", "not_writable", "io", "unusable"}, class)
 }
 
 // isReadOnly reports whether the file system is mounted read-only. SQLite does
