@@ -86,6 +86,9 @@ func (d *Doctor) Check(ctx context.Context) []health.Check {
 	source := d.source()
 	cfg, err := config.Load(d.Path, d.Env)
 	if err != nil {
+		if checks := d.checkFromOutside(ctx, err); checks != nil {
+			return checks
+		}
 		checks := []health.Check{d.unconfigured(ctx), {
 			ID: CheckConfig, Status: health.CheckFail, Source: source, Detail: err.Error(),
 			Hint: configHint(err),

@@ -52,6 +52,42 @@ func urls(answers []answer) string {
 	return strings.Join(all, " ")
 }
 
+// checkFromOutside makes what checks it can where the file lacks nothing but
+// variables that are set in the gateway's own environment alone, as a service
+// manager does it, and that gateway answers. Nil: it is not so.
+func (d *Doctor) checkFromOutside(ctx context.Context, refusal error) []health.Check {
+	var absent []string
+	cfg, err := config.Load(d.Path, func(name string) (string, bool) {
+		value, ok := d.Env(name)
+		if ok || !strings.Contains(refusal.Error(), "variable "+name+" is not set") {
+			return value, ok
+		}
+		if !slices.Contains(absent, name) {
+			absent = append(absent, name)
+		}
+		return "not-set-in-this-environment", true
+	})
+	if err != nil || len(absent) == 0 {
+		return nil
+	}
+	cfg.Gateway.AuthToken = secret.String{} // or a stand-in would count as a failed authentication
+	r := d.ask(ctx, cfg)
+	f := newFinding(CheckGateway, urls(r.answers))
+	for _, a := range r.answers {
+		if a.err != nil {
+			return nil
+		}
+		f.note("%s is %s; more can be said where the variables of its environment are set", a.url, a.report.Status)
+		describeState(f, a.url, a.report)
+	}
+	why := "needs " + strings.Join(absent, ", ") + ", not set here; the running gateway has what it needs"
+	checks := []health.Check{f.done(""), skipped(CheckConfig, d.source(), why)}
+	for _, id := range afterConfig {
+		checks = append(checks, skipped(id, d.source(), why))
+	}
+	return checks
+}
+
 // unconfigured asks without a configuration, and so without a token.
 func (d *Doctor) unconfigured(ctx context.Context) health.Check {
 	if len(d.URLs) == 0 {
@@ -94,6 +130,11 @@ func describe(f *finding, url string, report health.Report, err error) {
 		f.note("%s is %s: replica %s, version %s, claims in %s, turn lock %s", url, report.Status, report.Replica, report.Version,
 			report.Backends["idempotency"], report.Backends["turn_lock"])
 	}
+	describeState(f, url, report)
+}
+
+// describeState adds what is wrong with a gateway that answers.
+func describeState(f *finding, url string, report health.Report) {
 	if report.Status == health.StatusDraining {
 		f.warn("wait until it has stopped, or look at the other replicas", "%s is stopping", url)
 	}

@@ -160,6 +160,23 @@ func TestDoctorAsksTheRunningGateway(t *testing.T) {
 	wantCheck(t, diagnose(t, exitError, "--url", degraded.URL), "gateway", health.CheckFail, "durable idempotency store unavailable (running in-memory)")
 }
 
+// The secrets of a service stand in its environment, not in that of the person
+// who asks.
+func TestB130_AHealthyGatewayWhoseSecretsAreSetElsewhereIsNotFoundFaultWith(t *testing.T) {
+	t.Parallel()
+	r := assembled(t, "gateway: {auth_token: a-token-of-some-length}\n"+echoHook())
+	server := httptest.NewServer(r.handler)
+	defer server.Close()
+	file := writeFile(t, "gateway: {auth_token: '${TOKEN}', port: "+server.URL[strings.LastIndex(server.URL, ":")+1:]+", state_dir: "+r.state+"}\n"+
+		echoHook("auth: '${HOOK_TOKEN}'"))
+	checks := diagnose(t, exitOK, "-c", file, "--strict")
+	wantCheck(t, checks, "gateway", health.CheckOK, "is healthy")
+	wantCheck(t, checks, "config", health.CheckSkipped, "needs TOKEN, HOOK_TOKEN, not set here")
+	wantCheck(t, checks, "redis", health.CheckSkipped, "needs TOKEN")
+	server.Close()
+	wantCheck(t, diagnose(t, exitError, "-c", file), "config", health.CheckFail, "TOKEN is not set")
+}
+
 func TestDoctorProvesThroughRunningGateways(t *testing.T) {
 	t.Parallel()
 	const token = "auth_token: a-token-of-some-length"
