@@ -89,7 +89,7 @@ func TestARedisThatNothingUsesIsNotAsked(t *testing.T) {
 		t.Error("it was asked")
 		return nil, errors.New("down")
 	}
-	wantFinding(t, find(t, d.Check(t.Context()), doctor.CheckRedis), finding{"skipped", "nothing uses gateway.push.redis: store_backend is sqlite"})
+	wantFinding(t, find(t, d.Check(t.Context()), doctor.CheckRedis), finding{"skipped", "no claims go to gateway.push.redis: store_backend is sqlite"})
 }
 
 func TestGatewayCheck(t *testing.T) {

@@ -40,7 +40,7 @@ func (d *Doctor) redis(ctx context.Context, cfg config.Config) []health.Check {
 		return skipRedis("gateway.push.redis is not configured", CheckRedis)
 	}
 	if backend := cfg.Hooks.Idempotency.StoreBackend; backend != idempotency.BackendRedis {
-		return skipRedis("nothing uses gateway.push.redis: store_backend is "+backend, CheckRedis)
+		return skipRedis("no claims go to gateway.push.redis: store_backend is "+backend, CheckRedis)
 	}
 	server, err := d.Backends.Redis(ctx, settings)
 	if err != nil {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -162,6 +163,30 @@ func TestB82TwoReplicasWithSQLiteEach(t *testing.T) {
 	}
 	start(t, config) // on the same file
 	within(t, 20*time.Second, "two on one file are what was asked for", func() bool { return owner() == "" })
+}
+
+func TestAReplicaOnSQLiteBesideOneOnRedisIsDegradedAtOnce(t *testing.T) {
+	t.Parallel()
+	redis, tg := redistest.Start(t), newTarget(t)
+	good := quickly(t, tg, socket(redis), "")
+	a := start(t, good)
+	odd := writeConfig(t, config(tg.URL, fmt.Sprintf(`
+  push: {redis: {%s}}
+hooks:
+  idempotency: {store_backend: sqlite, takeover_after: %s}
+`, socket(redis), takeoverAfter)))
+	b := start(t, odd)
+	within(t, takeoverAfter, "it is degraded", func() bool {
+		for _, o := range b.health(t).Owners {
+			if o.ID == "replicas" && o.Class == "unshared" && strings.Contains(o.Reason, "redis") {
+				return true
+			}
+		}
+		return false
+	})
+	within(t, takeoverAfter, "both list both", func() bool { return len(a.health(t).Replicas) == 2 && len(b.health(t).Replicas) == 2 })
+	a.stop()
+	within(t, 2*takeoverAfter, "alone it is as configured", func() bool { return b.health(t).Status == "healthy" })
 }
 
 func TestHealthListsEveryReplica(t *testing.T) {

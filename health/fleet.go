@@ -16,7 +16,8 @@ type Fleet struct {
 	cfg FleetConfig
 
 	mu        sync.Mutex // also held while the owner changes, so that the later view wins
-	replicas  []Replica  // of the last view, ordered by id
+	replicas  []Replica  // of the last view of the own store
+	beside    []Replica  // of the last view of a Redis that this one does not claim in
 	seen      time.Time  // when that was
 	differing time.Time  // since when every view had several configurations; zero: the last one had not
 	fitted    bool       // some view had nothing wrong
@@ -82,14 +83,25 @@ func (f *Fleet) Seen(own Replica, all []Replica) {
 	f.judge(own)
 }
 
+// Beside takes a view of the Redis that the configuration names though claims
+// do not go there: whoever lives in it, own among them.
+func (f *Fleet) Beside(own Replica, all []Replica) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.beside = slices.Clone(all)
+	f.compare()
+	f.judge(own)
+}
+
 // Replicas returns the last view, ordered by id; empty, not nil, before the
 // first one.
 func (f *Fleet) Replicas() []Sighting {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	list := make([]Sighting, 0, len(f.replicas))
+	all := f.all()
+	list := make([]Sighting, 0, len(all))
 	age := f.cfg.Now().Sub(f.seen).Truncate(time.Millisecond).Seconds()
-	for _, r := range f.replicas {
+	for _, r := range all {
 		list = append(list, Sighting{Replica: r, Age: age})
 	}
 	return list
@@ -97,13 +109,25 @@ func (f *Fleet) Replicas() []Sighting {
 
 // show keeps a view. The caller holds mu.
 func (f *Fleet) show(all []Replica) {
-	f.replicas, f.seen = slices.Clone(all), f.cfg.Now()
-	slices.SortFunc(f.replicas, func(a, b Replica) int { return cmp.Compare(a.ID, b.ID) })
+	f.replicas = slices.Clone(all)
+	f.compare()
+}
+
+// compare notes since when configurations differ. The caller holds mu.
+func (f *Fleet) compare() {
+	f.seen = f.cfg.Now()
 	if configs := f.configs(); len(configs) < 2 {
 		f.differing = time.Time{}
 	} else if f.differing.IsZero() {
 		f.differing = f.seen
 	}
+}
+
+// all returns whoever is known to live, ordered by id. The caller holds mu.
+func (f *Fleet) all() []Replica {
+	all := slices.Concat(f.replicas, f.beside)
+	slices.SortStableFunc(all, func(a, b Replica) int { return cmp.Compare(a.ID, b.ID) })
+	return slices.CompactFunc(all, func(a, b Replica) bool { return a.ID == b.ID })
 }
 
 // judge enters or clears the degraded owner; the worst of what is wrong is
@@ -148,13 +172,13 @@ func (f *Fleet) sharing(own Replica) int {
 }
 
 func (f *Fleet) anyInRedis() bool {
-	return slices.ContainsFunc(f.replicas, func(r Replica) bool { return r.Store == storeRedis })
+	return slices.ContainsFunc(f.all(), func(r Replica) bool { return r.Store == storeRedis })
 }
 
 // foreignFormats says who writes keys in another format than ours.
 func (f *Fleet) foreignFormats(ours int) []string {
 	var others []string
-	for _, r := range f.replicas {
+	for _, r := range f.all() {
 		if r.KeyFormat != ours && !r.Silent() {
 			others = append(others, fmt.Sprintf("%s (version %s) writes format %d", r.ID, r.Version, r.KeyFormat))
 		}
@@ -166,7 +190,7 @@ func (f *Fleet) foreignFormats(ours int) []string {
 // configuration.
 func (f *Fleet) configs() []string {
 	users := make(map[string][]string)
-	for _, r := range f.replicas {
+	for _, r := range f.all() {
 		if !r.Silent() {
 			users[r.Config] = append(users[r.Config], r.ID)
 		}

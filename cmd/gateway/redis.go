@@ -138,3 +138,40 @@ func (w *watchedRedis) Ping(ctx context.Context) error {
 	})
 	return err
 }
+
+// announce shows this process, which claims elsewhere, to the replicas in the
+// Redis that its configuration names, and them to it: side by side they claim
+// each message twice. It ends with ctx.
+func (p *process) announce(ctx context.Context) error {
+	server, err := newRedis(p.cfg.Gateway.Push.Redis, p.replica)
+	if err != nil {
+		return err
+	}
+	every := time.NewTicker(p.cfg.Hooks.Idempotency.TakeoverAfter / 6)
+	defer every.Stop()
+	for {
+		if err := p.beatBeside(ctx, server); err != nil && ctx.Err() == nil {
+			p.log.Debug("not shown to the replicas in redis", "error", err)
+		}
+		select {
+		case <-every.C:
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_ = server.Leave(last, p.replica) // else the heartbeat runs out
+			return server.Close()
+		}
+	}
+}
+
+func (p *process) beatBeside(ctx context.Context, server *redisServer) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	own := p.self(ctx)
+	own.Seen = time.Now()
+	all, err := server.Beat(ctx, own, p.cfg.Hooks.Idempotency.TakeoverAfter)
+	if err == nil {
+		p.fleet.Beside(own, all)
+	}
+	return err
+}

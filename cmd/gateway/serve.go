@@ -171,13 +171,16 @@ func (p *process) self(ctx context.Context) health.Replica {
 func (p *process) run(ctx context.Context, serve func(context.Context) error) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	var failed [2]error
+	var failed [3]error
 	wg.Go(func() {
 		p.store.Start(background)
 		p.health.Enter(health.Ready)
 		failed[0] = p.store.Run(background)
 	})
 	wg.Go(func() { failed[1] = p.pipeline.Run(background) })
+	if p.cfg.Gateway.Push.Redis.Configured() && p.cfg.Hooks.Idempotency.StoreBackend != idempotency.BackendRedis {
+		wg.Go(func() { failed[2] = p.announce(background) })
+	}
 	err := serve(ctx)
 	stop()
 	wg.Wait()
@@ -185,7 +188,7 @@ func (p *process) run(ctx context.Context, serve func(context.Context) error) er
 	if err == nil { // every claim has been settled or given back
 		p.leave(ctx)
 	}
-	return errors.Join(err, failed[0], failed[1], p.store.Close())
+	return errors.Join(err, errors.Join(failed[:]...), p.store.Close())
 }
 
 // leave tells the other replicas that this one is gone. If that does not reach
