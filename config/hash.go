@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -29,6 +30,7 @@ func Hash(c Config) string {
 		if h.TTL == nil {
 			h.TTL = &c.Hooks.Idempotency.TTL
 		}
+		h.OnUnavailable = cmp.Or(h.OnUnavailable, c.Hooks.Idempotency.OnUnavailable)
 	}
 	sum := sha256.New()
 	digest(sum, dump(reflect.ValueOf(c)))

@@ -128,7 +128,7 @@ gateway: {auth_token: one, max_body_bytes: 1MiB, turn_timeout: 10m}
 `,
 		"other units":               strings.NewReplacer("10m", "600", "1MiB", "1048576", "900s", "15m").Replace(text),
 		"defaults left out":         strings.NewReplacer("turn_timeout: 10m, ", "", "max_body_bytes: 1MiB, ", "", "idempotency: {lease: 900s}, ", "").Replace(text),
-		"what is inherited, said":   strings.Replace(text, "path: x", "path: x, lease: 15m, ttl: 24h", 1),
+		"what is inherited, said":   strings.Replace(text, "path: x", "path: x, lease: 15m, ttl: 24h, on_unavailable: open", 1),
 		"other secrets":             strings.NewReplacer("auth_token: one", "auth_token: another", "p: one", "p: another").Replace(text),
 		"another place of its own":  strings.Replace(text, "gateway: {", "gateway: {host: 127.0.0.2, port: 1, state_dir: /elsewhere, log: {level: debug, format: json}, ", 1),
 		"values by the environment": strings.Replace(text, "10m", "\"${TEN}\"", 1),

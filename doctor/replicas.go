@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,14 +13,19 @@ import (
 	"github.com/oncegate/oncegate/idempotency"
 )
 
-// views returns the answers that tell who lives in the store of cfg. An answer
-// about another store, or whose store has long been away, does not.
+// views returns the answers that tell who lives in the store of cfg, with
+// nobody else in them. An answer about another store, or whose store has long
+// been away, does not.
 func (r running) views(cfg config.Config) []answer {
 	settings := cfg.Hooks.Idempotency
-	return slices.DeleteFunc(slices.Clone(r.answers), func(a answer) bool {
-		own, ok := a.own()
-		return !ok || own.Store != settings.StoreBackend || own.Age > settings.TakeoverAfter.Seconds()
-	})
+	var views []answer
+	for _, a := range r.answers {
+		a.report.Replicas = slices.DeleteFunc(slices.Clone(a.report.Replicas), func(r health.Sighting) bool { return r.Beside })
+		if own, ok := a.own(); ok && own.Store == settings.StoreBackend && own.Age <= settings.TakeoverAfter.Seconds() {
+			views = append(views, a)
+		}
+	}
+	return views
 }
 
 // own returns what the gateway that answers has seen of itself.
@@ -77,6 +83,8 @@ func count(f *finding, v answer, want int, store string) {
 		f.fail(shareHint+", or start all on one machine with one gateway.state_dir", "%s sees %s on its file, gateway.replicas says %d", v.url, plural(n, "replica"), want)
 	case n < want:
 		f.warn("start those that are missing, or see why they do not reach this store, or correct gateway.replicas", "%s sees %s, gateway.replicas says %d", v.url, plural(n, "live replica"), want)
+	case n > want && want == 1 && store == idempotency.BackendRedis:
+		f.note("%s sees %s; with gateway.replicas: %d doctor would miss one that is away", v.url, plural(n, "live replica"), n)
 	case n > want:
 		f.warn(fmt.Sprintf("set gateway.replicas: %d", n), "%s sees %s, gateway.replicas says %d", v.url, plural(n, "live replica"), want)
 	default:
@@ -189,10 +197,12 @@ func (r running) failover(cfg config.Config, dir, database health.Check) health.
 		return skipped(CheckFailover, database.Source, "claims are not in Redis: store_backend is "+settings.StoreBackend)
 	}
 	f := newFinding(CheckFailover, database.Source+" "+urls(r.answers))
-	if settings.OnUnavailable == idempotency.Closed {
-		f.note("on_unavailable is closed: while Redis is away messages get 503")
-	} else {
-		f.note("on_unavailable is open: while Redis is away each replica claims in its own %s", DatabaseName)
+	policies := onUnavailable(cfg)
+	if paths, ok := policies[idempotency.Closed]; ok {
+		f.note("on_unavailable is closed for %s: while Redis is away their messages get 503", paths)
+	}
+	if paths, ok := policies[idempotency.Open]; ok {
+		f.note("on_unavailable is open for %s: while Redis is away each replica claims in its own %s", paths, DatabaseName)
 		for _, c := range []health.Check{dir, database} {
 			if c.Status == health.CheckFail {
 				f.warn("see the check "+c.ID+" above", "here that file cannot be used, so that claims would go to memory")
@@ -206,4 +216,23 @@ func (r running) failover(cfg config.Config, dir, database health.Check) health.
 		}
 	}
 	return f.done("")
+}
+
+// onUnavailable names the hooks under each policy that is in force.
+func onUnavailable(cfg config.Config) map[string]string {
+	paths := make(map[string][]string)
+	for _, h := range cfg.Hooks.Hooks {
+		policy := cmp.Or(h.OnUnavailable, cfg.Hooks.Idempotency.OnUnavailable)
+		paths[policy] = append(paths[policy], h.Path)
+	}
+	if len(paths) < 2 { // also where there are no hooks
+		for policy := range paths {
+			return map[string]string{policy: "every hook"}
+		}
+		return map[string]string{cfg.Hooks.Idempotency.OnUnavailable: "every hook"}
+	}
+	return map[string]string{
+		idempotency.Open:   "hooks " + strings.Join(paths[idempotency.Open], ", "),
+		idempotency.Closed: "hooks " + strings.Join(paths[idempotency.Closed], ", "),
+	}
 }

@@ -55,6 +55,7 @@ func TestReplicasCheck(t *testing.T) {
 	fileA, fileB := sighted("a", "sqlite"), sighted("b", "sqlite")
 	silent := health.Sighting{Replica: health.Replica{ID: "b"}}
 	old := func(s *health.Sighting) { s.Age = 31 }
+	beside := func(s *health.Sighting) { s.Beside = true }
 	for _, test := range []struct {
 		name, replicas, store string
 		reports               []health.Report
@@ -66,13 +67,14 @@ func TestReplicasCheck(t *testing.T) {
 		{"two on a file, the running gateway on Redis", "2", "sqlite", []health.Report{report(a, b)}, finding{"fail", "no running gateway tells"}},
 		{"two on a file, both there", "2", "sqlite", []health.Report{report(fileA, fileB)}, finding{"ok", "sees 2 live replicas, as configured"}},
 		{"two on a file, one of them silent", "2", "sqlite", []health.Report{report(fileA, silent)}, finding{"ok", "sees 2 live replicas, as configured"}},
+		{"B82 two on files of their own beside one unused Redis", "2", "sqlite", []health.Report{report(fileA, sighted("b", "sqlite", beside))}, finding{"fail", "sees 1 replica on its file"}},
 		{"one on a file, none running", "1", "sqlite", nil, finding{"skipped", "no running gateway tells"}},
 		{"one in memory, none running", "1", "memory", nil, finding{"skipped", "no running gateway tells"}},
 		{"one on a file", "1", "sqlite", []health.Report{report(fileA)}, finding{"ok", "sees 1 live replica, as configured"}},
 		{"two in Redis, none running", "2", "redis", nil, finding{"skipped", "no running gateway tells"}},
 		{"B130 two in Redis", "2", "redis", []health.Report{report(a, b)}, finding{"ok", "http://127.0.0.1:8765 sees 2 live replicas, as configured"}},
 		{"two in Redis, one there", "2", "redis", []health.Report{report(a)}, finding{"warn", "sees 1 live replica, gateway.replicas says 2"}},
-		{"one in Redis, two there", "1", "redis", []health.Report{report(a, b)}, finding{"warn", "sees 2 live replicas, gateway.replicas says 1"}},
+		{"one in Redis, two there", "1", "redis", []health.Report{report(a, b)}, finding{"ok", "sees 2 live replicas; with gateway.replicas: 2"}},
 		{"Redis long away", "2", "redis", []health.Report{report(sighted("a", "redis", old), sighted("b", "redis", old))}, finding{"skipped", "no running gateway tells"}},
 		{"a gateway that does not know the token", "2", "redis", []health.Report{{Status: health.StatusHealthy}}, finding{"skipped", "no running gateway tells"}},
 		{"two configurations", "2", "redis", []health.Report{report(a, sighted("b", "redis", version("v1", "bbbb")))}, finding{"warn", "different configurations: aaaa: a; bbbb: b"}},
@@ -106,7 +108,7 @@ func TestClocksCheck(t *testing.T) {
 		report health.Report
 		want   finding
 	}{
-		{"alike", report(a, sighted("b", "redis", seen(5*time.Second))), finding{"ok", "agree within 5s"}},
+		{"alike", report(a, sighted("b", "redis", seen(8*time.Second))), finding{"ok", "agree within 5s"}},
 		{"a view that is 20 s old", report(sighted("a", "redis", aged), sighted("b", "redis", aged)), finding{"ok", "agree within 5s"}},
 		{"a heartbeat that nobody can read", report(a, health.Sighting{Replica: health.Replica{ID: "b"}}), finding{"ok", "agree within 5s"}},
 		{"B101 one that is ahead", report(a, sighted("b", "redis", seen(-10*time.Minute))), finding{"warn", "the clock of replica b is 10m0s ahead of that of replica a"}},
@@ -131,8 +133,10 @@ func TestFailoverCheck(t *testing.T) {
 		reports    []health.Report
 		want       finding
 	}{
-		{"open", sharing("1", "redis"), nil, finding{"ok", "is open: while Redis is away each replica claims in its own gateway.db"}},
-		{"closed", closed, nil, finding{"ok", "is closed: while Redis is away messages get 503"}},
+		{"open", sharing("1", "redis"), nil, finding{"ok", "is open for every hook: while Redis is away each replica claims in its own gateway.db"}},
+		{"closed", closed, nil, finding{"ok", "is closed for every hook: while Redis is away their messages get 503"}},
+		{"closed for one hook", "agents: {a: }\n" + strings.Replace(sharing("1", "redis"), "redis}}", "redis}, hooks: [{path: x}, {path: y, on_unavailable: closed}]}", 1), nil, finding{"ok", "is closed for hooks y: while Redis is away their messages get 503\non_unavailable is open for hooks x: "}},
+		{"open for one hook", "agents: {a: }\n" + strings.Replace(closed, "closed}}", "closed}, hooks: [{path: x}, {path: y, on_unavailable: open}]}", 1), nil, finding{"ok", "is open for hooks y: "}},
 		{"without Redis", sharing("1", "sqlite"), nil, finding{"skipped", "claims are not in Redis: store_backend is sqlite"}},
 		{"unsettled messages", sharing("1", "redis"), []health.Report{report(sighted("a", "redis"), sighted("b", "redis", waiting))}, finding{"warn", "replica b has 3 messages of an outage that Redis lacks"}},
 	} {

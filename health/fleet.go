@@ -16,11 +16,16 @@ type Fleet struct {
 	cfg FleetConfig
 
 	mu        sync.Mutex // also held while the owner changes, so that the later view wins
-	replicas  []Replica  // of the last view of the own store
-	beside    []Replica  // of the last view of a Redis that this one does not claim in
-	seen      time.Time  // when that was
+	here      view       // of the own store
+	beside    view       // of a Redis that this one does not claim in
 	differing time.Time  // since when every view had several configurations; zero: the last one had not
 	fitted    bool       // some view had nothing wrong
+}
+
+// view is who lived in a store when it was last asked.
+type view struct {
+	replicas []Replica
+	at       time.Time
 }
 
 // FleetConfig is what NewFleet needs.
@@ -33,7 +38,8 @@ type FleetConfig struct {
 // Sighting is a replica as it was last seen.
 type Sighting struct {
 	Replica
-	Age float64 `json:"age_seconds"` // since it was seen, by the clock of the one that tells
+	Age    float64 `json:"age_seconds"`      // since it was seen, by the clock of the one that tells
+	Beside bool    `json:"beside,omitempty"` // seen in a Redis that the one that tells does not claim in
 }
 
 // rollout is how long replicas may run with different configurations, which
@@ -50,11 +56,12 @@ const (
 // The degraded owner of a fleet. The sentences are exact: operators compare
 // them.
 const (
-	fleetID        = "replicas"
-	reasonOwnStore = "fewer replicas than configured share the idempotency store (running per-replica)"
-	reasonNotRedis = "other replicas claim in redis, this one does not (running per-replica)"
-	reasonFormats  = "live replicas write keys in different formats (they do not see each other's claims)"
-	reasonConfigs  = "live replicas run with different configurations"
+	fleetID         = "replicas"
+	reasonOwnStore  = "fewer replicas than configured share the idempotency store (running per-replica)"
+	reasonNotRedis  = "other replicas claim in redis, this one does not (running per-replica)"
+	reasonElsewhere = "other replicas claim in stores of their own (running per-replica)"
+	reasonFormats   = "live replicas write keys in different formats (they do not see each other's claims)"
+	reasonConfigs   = "live replicas run with different configurations"
 )
 
 // useRedis is the remedy for claims that are not shared.
@@ -79,7 +86,8 @@ func (f *Fleet) Alone(own Replica) {
 func (f *Fleet) Seen(own Replica, all []Replica) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.show(all)
+	f.here = view{slices.Clone(all), f.cfg.Now()}
+	f.compare()
 	f.judge(own)
 }
 
@@ -88,46 +96,43 @@ func (f *Fleet) Seen(own Replica, all []Replica) {
 func (f *Fleet) Beside(own Replica, all []Replica) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.beside = slices.Clone(all)
+	f.beside = view{slices.Clone(all), f.cfg.Now()}
 	f.compare()
 	f.judge(own)
 }
 
-// Replicas returns the last view, ordered by id; empty, not nil, before the
-// first one.
+// Replicas returns whoever the last views showed, ordered by id; empty, not nil,
+// before the first one.
 func (f *Fleet) Replicas() []Sighting {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := f.all()
-	list := make([]Sighting, 0, len(all))
-	age := f.cfg.Now().Sub(f.seen).Truncate(time.Millisecond).Seconds()
-	for _, r := range all {
-		list = append(list, Sighting{Replica: r, Age: age})
-	}
-	return list
-}
-
-// show keeps a view. The caller holds mu.
-func (f *Fleet) show(all []Replica) {
-	f.replicas = slices.Clone(all)
-	f.compare()
+	return f.all()
 }
 
 // compare notes since when configurations differ. The caller holds mu.
 func (f *Fleet) compare() {
-	f.seen = f.cfg.Now()
 	if configs := f.configs(); len(configs) < 2 {
 		f.differing = time.Time{}
 	} else if f.differing.IsZero() {
-		f.differing = f.seen
+		f.differing = f.cfg.Now()
 	}
 }
 
-// all returns whoever is known to live, ordered by id. The caller holds mu.
-func (f *Fleet) all() []Replica {
-	all := slices.Concat(f.replicas, f.beside)
-	slices.SortStableFunc(all, func(a, b Replica) int { return cmp.Compare(a.ID, b.ID) })
-	return slices.CompactFunc(all, func(a, b Replica) bool { return a.ID == b.ID })
+// all returns whoever is known to live, ordered by id; empty, not nil, where
+// nobody is. The caller holds mu.
+func (f *Fleet) all() []Sighting {
+	all := f.here.sightings(f.cfg.Now(), false)
+	all = append(all, f.beside.sightings(f.cfg.Now(), true)...)
+	slices.SortStableFunc(all, func(a, b Sighting) int { return cmp.Compare(a.ID, b.ID) })
+	return slices.CompactFunc(all, func(a, b Sighting) bool { return a.ID == b.ID }) // keeps the one in the own store
+}
+
+func (v view) sightings(now time.Time, beside bool) []Sighting {
+	list := make([]Sighting, 0, len(v.replicas))
+	for _, r := range v.replicas {
+		list = append(list, Sighting{Replica: r, Age: now.Sub(v.at).Truncate(time.Millisecond).Seconds(), Beside: beside})
+	}
+	return list
 }
 
 // judge enters or clears the degraded owner; the worst of what is wrong is
@@ -140,13 +145,15 @@ func (f *Fleet) judge(own Replica) {
 	switch others := f.foreignFormats(own.KeyFormat); {
 	case own.Store != storeRedis && f.anyInRedis():
 		o.Class, o.Reason, o.RetryHint = "unshared", reasonNotRedis, useRedis
+	case own.Store != storeRedis && f.anyElsewhere(own):
+		o.Class, o.Reason, o.RetryHint = "unshared", reasonElsewhere, useRedis
 	case own.Store != storeRedis && f.sharing(own) < f.cfg.Replicas:
 		o.Class, o.Reason = "unshared", reasonOwnStore
 		o.RetryHint = fmt.Sprintf("%s, or correct gateway.replicas: %d; %d of them claim in this one's %s store", useRedis, f.cfg.Replicas, f.sharing(own), own.Store)
 	case len(others) > 0:
 		o.Class, o.Reason = "key_format", reasonFormats
 		o.RetryHint = fmt.Sprintf("let all run one version; this replica writes format %d, others: %s", own.KeyFormat, strings.Join(others, ", "))
-	case !f.differing.IsZero() && f.seen.Sub(f.differing) >= rollout:
+	case !f.differing.IsZero() && f.cfg.Now().Sub(f.differing) >= rollout:
 		o.Class, o.Reason = "config", reasonConfigs
 		o.RetryHint = "give all the same gateway.yaml and environment and restart those that differ; " + strings.Join(f.configs(), "; ")
 	default:
@@ -163,7 +170,7 @@ func (f *Fleet) sharing(own Replica) int {
 		return 1
 	}
 	n := 0
-	for _, r := range f.replicas {
+	for _, r := range f.here.replicas {
 		if r.Store == own.Store || r.Silent() {
 			n++
 		}
@@ -172,7 +179,17 @@ func (f *Fleet) sharing(own Replica) int {
 }
 
 func (f *Fleet) anyInRedis() bool {
-	return slices.ContainsFunc(f.all(), func(r Replica) bool { return r.Store == storeRedis })
+	return slices.ContainsFunc(f.all(), func(r Sighting) bool { return r.Store == storeRedis })
+}
+
+// anyElsewhere reports whether a replica shows itself beside this one that does
+// not live in its store. One that has just started may not have been there when
+// that was looked at last.
+func (f *Fleet) anyElsewhere(own Replica) bool {
+	return slices.ContainsFunc(f.all(), func(r Sighting) bool {
+		late := own.Store != storeMemory && !r.Started.Add(time.Second).Before(f.here.at)
+		return r.Beside && r.ID != own.ID && !late
+	})
 }
 
 // foreignFormats says who writes keys in another format than ours.

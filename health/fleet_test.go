@@ -65,10 +65,11 @@ func (f *fleet) wantOwner(when, state, class, reason string, hints ...string) {
 }
 
 const (
-	ownStore = "fewer replicas than configured share the idempotency store (running per-replica)"
-	notRedis = "other replicas claim in redis, this one does not (running per-replica)"
-	formats  = "live replicas write keys in different formats (they do not see each other's claims)"
-	configs  = "live replicas run with different configurations"
+	ownStore  = "fewer replicas than configured share the idempotency store (running per-replica)"
+	notRedis  = "other replicas claim in redis, this one does not (running per-replica)"
+	elsewhere = "other replicas claim in stores of their own (running per-replica)"
+	formats   = "live replicas write keys in different formats (they do not see each other's claims)"
+	configs   = "live replicas run with different configurations"
 )
 
 func TestB82_ReplicasOnStoresOfTheirOwn(t *testing.T) {
@@ -211,4 +212,34 @@ func TestReplicasOnHealth(t *testing.T) {
 	if text := get(""); strings.Contains(text, "replicas") {
 		t.Errorf("/health without the token tells %s", text)
 	}
+}
+
+func TestReplicasBesideAnUnusedRedis(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	own, other, inRedis := live("b", "sqlite"), live("a", "sqlite"), live("c", "redis")
+	f.Seen(own, []health.Replica{own})
+	f.now = f.now.Add(time.Second)
+	f.Beside(own, []health.Replica{inRedis, own, other})
+	f.wantOwner("one claims in Redis", health.Stale, "unshared", notRedis)
+	f.now = f.now.Add(time.Second)
+	f.Beside(own, []health.Replica{own, other})
+	f.wantOwner("one on a file of its own", health.Stale, "unshared", elsewhere)
+	got := f.Replicas()
+	if len(got) != 2 || got[0].ID != "a" || !got[0].Beside || got[0].Age != 0 || got[1].ID != "b" || got[1].Beside || got[1].Age != 2 {
+		t.Errorf("Replicas = %+v, want the other beside and just seen, and this one in its store 2 s ago", got)
+	}
+	two := newFleet(t, 2)
+	two.Seen(own, []health.Replica{own})
+	two.wantOwner("fewer on the file", health.Cold, "unshared", ownStore, "1 of them claim")
+	two.Beside(own, []health.Replica{own, other})
+	two.wantOwner("on files of their own", health.Cold, "unshared", elsewhere)
+	two.now = two.now.Add(time.Second)
+	two.Seen(own, []health.Replica{own, other})
+	two.wantOwner("both on this file", "", "", "")
+	late := other
+	late.Started = two.now
+	two.Seen(own, []health.Replica{own, live("d", "sqlite")})
+	two.Beside(own, []health.Replica{own, late})
+	two.wantOwner("one that started after the file was looked at", "", "", "")
 }

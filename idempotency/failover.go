@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ type Failover struct {
 	// that before mu.
 	claiming  gate
 	unsettled unsettled
-	wake      chan struct{} // a tier was lost: probe it now
+	settling  sync.Mutex // held by the one prober that shuts claiming
 
 	mu         sync.Mutex // guards the tiers' fields and what follows; held for moments
 	overflowed bool       // the table of unsettled claims has been full in this outage
@@ -49,7 +50,7 @@ var _ Store = (*Failover)(nil)
 
 // FailoverConfig is what NewFailover needs.
 type FailoverConfig struct {
-	Tiers         []Tier // at least one; all but the first are Shadows, all but the last Settlers
+	Tiers         []Tier // at least one; beside others they are Settlers, and all but the first Shadows
 	OnUnavailable string // Open or Closed, for a Request that does not say
 	Replica       string // begins the owner tokens of this process
 	Health        *health.Registry
@@ -92,9 +93,9 @@ func NewFailover(cfg FailoverConfig) *Failover {
 	if cfg.Events.TakenOver == nil {
 		cfg.Events.TakenOver = func() {}
 	}
-	f := &Failover{cfg: cfg, known: newKnown(cfg.Now), wake: make(chan struct{}, 1)}
+	f := &Failover{cfg: cfg, known: newKnown(cfg.Now)}
 	for i, t := range cfg.Tiers {
-		f.tiers = append(f.tiers, &tier{Tier: t, index: i})
+		f.tiers = append(f.tiers, &tier{Tier: t, index: i, wake: make(chan struct{}, 1)})
 	}
 	f.live = newLiveness(livenessConfig{
 		Self: cfg.Self, Seen: f.seen, TakeoverAfter: cfg.TakeoverAfter, Now: cfg.Now, Log: cfg.Log,
@@ -102,47 +103,45 @@ func NewFailover(cfg FailoverConfig) *Failover {
 	return f
 }
 
-// Start opens every store once, the weakest first, so that the first message
-// finds the best one there is, and that one what an earlier process has left
-// for it. A store that does not open is no error: it is tried again by Run.
+// Start opens every store once, the configured one last, so that the first
+// message finds the best one there is, and that one what an earlier process has
+// left for it. It waits for the weaker ones no longer than startPatience. A
+// store that does not open is no error: it is tried again by Run.
 func (f *Failover) Start(ctx context.Context) {
-	for i := len(f.tiers) - 1; i >= 0; i-- {
-		f.probe(ctx, f.tiers[i])
+	var weaker sync.WaitGroup
+	for _, t := range f.tiers[1:] {
+		weaker.Go(func() { f.probe(ctx, t) })
 	}
+	opened := make(chan struct{})
+	go func() {
+		weaker.Wait()
+		close(opened)
+	}()
+	patience := time.NewTimer(startPatience)
+	defer patience.Stop()
+	select {
+	case <-opened:
+	case <-patience.C:
+	}
+	f.probe(ctx, f.tiers[0])
+	<-opened
 }
+
+// startPatience is how long the configured store waits for what the weaker ones
+// may have to say.
+const startPatience = 2 * time.Second
 
 // Run probes and recovers stores, and writes heartbeats, until ctx ends.
 func (f *Failover) Run(ctx context.Context) error {
-	var beats sync.WaitGroup
-	defer beats.Wait()
+	var work sync.WaitGroup
+	defer work.Wait()
 	if f.cfg.Self != nil {
-		beats.Go(func() { f.live.run(ctx) })
+		work.Go(func() { f.live.run(ctx) })
 	}
-	ticker := time.NewTicker(f.cfg.ProbeEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.wake:
-		case <-ticker.C:
-		}
-		f.round(ctx)
-	}
-}
-
-// round probes from the best store down to the first one that serves. Weaker
-// ones behind it are left alone unless they are down themselves.
-func (f *Failover) round(ctx context.Context) {
-	serving := false
 	for _, t := range f.tiers {
-		if !serving || !f.isUp(t) {
-			f.probe(ctx, t)
-		}
-		serving = serving || f.isUp(t)
+		work.Go(func() { f.watch(ctx, t) })
 	}
-	f.sweepReleases(ctx)
-	f.known.sweep()
+	return nil
 }
 
 // Reserve implements Store. ErrUnavailable if no store may serve.
@@ -154,18 +153,42 @@ func (f *Failover) Reserve(ctx context.Context, key Key, req Request) (Reservati
 		return Reservation{}, fmt.Errorf("reserve %q: %w", key, err)
 	}
 	defer f.claiming.leave()
-	f.known.begin(key, req.Token)
-	res, err := f.reserve(ctx, key, req)
+	res, err := f.claim(ctx, key, req)
 	if err != nil || res.State != Won {
 		f.known.ended(key, req.Token)
 		return res, err
 	}
-	f.known.won(res.Claim)
+	if met, ok := f.known.won(res.Claim); !ok {
+		f.giveBack(ctx, res.Claim)
+		return met, nil
+	}
 	if res.TakenOver {
 		f.cfg.Events.TakenOver()
 		f.cfg.Log.Info("claim of a dead owner taken over", "key", string(key), "store", res.Claim.Backend)
 	}
 	return res, nil
+}
+
+// claim reserves, and does so again where a better store has come back while
+// the claim was made in a weaker one: that one has not been told of it. Mostly
+// none has, since claims are held off meanwhile.
+func (f *Failover) claim(ctx context.Context, key Key, req Request) (Reservation, error) {
+	for again := range f.tiers {
+		f.known.begin(key, req.Token)
+		res, err := f.reserve(ctx, key, req)
+		home := f.tierOf(res.Claim.Backend)
+		if err != nil || res.State != Won || again == len(f.tiers)-1 || !slices.ContainsFunc(f.tiers[:home], f.isUp) {
+			return res, err
+		}
+		f.giveBack(ctx, res.Claim)
+	}
+	panic("unreachable: a Failover has a tier")
+}
+
+// giveBack releases a claim that nobody will run. What a store does not take
+// now is pending.
+func (f *Failover) giveBack(ctx context.Context, c Claim) {
+	_ = f.Release(context.WithoutCancel(ctx), c)
 }
 
 // reserve claims in the best store that answers. The same token goes to each,

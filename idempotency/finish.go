@@ -38,33 +38,37 @@ func (f *Failover) Record(ctx context.Context, c Claim, outcome []byte) error {
 	if err != nil {
 		return err
 	}
-	record := func(ctx context.Context, s Store) error { return s.Record(ctx, c, outcome) }
-	f.tiers[home].writes.Add(1)
-	err = f.call(ctx, f.tiers[home], record)
-	if e == nil && answered(err) {
-		f.finished(c, outcome, home, err)
-		return err
-	}
-	if e == nil {
+	writes := f.tiers[home].writes.Add(1)
+	err = f.call(ctx, f.tiers[home], func(ctx context.Context, s Store) error { return s.Record(ctx, c, outcome) })
+	if e == nil && !answered(err) {
 		// In the table before any other store is asked: whoever brings the
 		// store back meanwhile waits for the entry.
 		e = f.track(ctx, c)
 	}
-	defer e.free()
 	for !answered(err) && home+1 < len(f.tiers) {
 		home++
-		f.tiers[home].writes.Add(1)
-		err = f.call(ctx, f.tiers[home], record)
+		writes = f.tiers[home].writes.Add(1)
+		err = f.call(ctx, f.tiers[home], func(ctx context.Context, s Store) error { return settleIn(ctx, s, c, outcome) })
 	}
-	e.running = false
-	if err == nil {
-		e.doubts = 0 // the record is carried over whatever is there
+	if e != nil {
+		defer e.free()
+		e.running = false
+		if err == nil {
+			e.doubts = 0 // the record is carried over it; a release first would let somebody else in
+		}
+		f.unsettled.tidy(e)
 	}
-	f.unsettled.tidy(e)
 	f.finished(c, outcome, home, err)
 	if err == nil && home > 0 {
-		f.carryOne(ctx, c, home, outcome)
+		f.carryOne(ctx, c, home, writes, outcome)
 	}
+	return err
+}
+
+// settleIn records a message in a store behind the one that has its claim. What
+// stands there is older, such as the claim of a run that was moved away.
+func settleIn(ctx context.Context, s Store, c Claim, outcome []byte) error {
+	_, err := s.(Settler).Settle(ctx, c, outcome)
 	return err
 }
 
@@ -79,15 +83,15 @@ func (f *Failover) finished(c Claim, outcome []byte, home int, err error) {
 	}
 }
 
-// Release implements Store. A release that its store cannot take is repeated
-// when the store is back.
+// Release implements Store. A release that a store cannot take is repeated by
+// the next probe that finds it there.
 func (f *Failover) Release(ctx context.Context, c Claim) error {
 	e, home, err := f.locate(ctx, c)
 	if err != nil {
 		return err
 	}
+	f.known.ended(c.Key, c.Token) // first: who brings an emptied store's claims back asks for it
 	err = f.call(ctx, f.tiers[home], func(ctx context.Context, s Store) error { return s.Release(ctx, c) })
-	f.known.ended(c.Key, c.Token)
 	if e == nil && answered(err) {
 		return err
 	}
@@ -99,21 +103,8 @@ func (f *Failover) Release(ctx context.Context, c Claim) error {
 	if !answered(err) {
 		e.doubts |= bit(home)
 	}
-	f.releaseNow(ctx, e)
 	f.unsettled.tidy(e)
 	return err
-}
-
-// releaseNow gives a claim back in the stores that have come back while it was
-// being released. Those that are away are told when they are back.
-func (f *Failover) releaseNow(ctx context.Context, e *entry) {
-	for _, t := range f.tiers {
-		if e.pending(t.index) && f.isUp(t) {
-			if err := f.release(ctx, t, e); err != nil && ctx.Err() == nil {
-				f.down(t, err) // and the next probe repeats it
-			}
-		}
-	}
 }
 
 // locate finds the tier that has the claim. If the claim is in the table its

@@ -25,7 +25,7 @@ type known struct {
 
 type heldToken struct {
 	key   Key
-	until time.Time // without a renewal
+	until time.Time // without a renewal; zero: while it is being reserved
 }
 
 type knownMessage struct {
@@ -37,10 +37,7 @@ type knownMessage struct {
 	slipped bool          // counted as a slipped duplicate
 }
 
-const (
-	maxKnownSize = 64 << 20 // bytes of outcomes
-	reserving    = time.Minute
-)
+const maxKnownSize = 64 << 20 // bytes of outcomes
 
 func newKnown(now func() time.Time) *known {
 	return &known{now: now, held: make(map[string]heldToken), messages: make(map[Key]*knownMessage)}
@@ -51,16 +48,26 @@ func newKnown(now func() time.Time) *known {
 func (k *known) begin(key Key, token string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.held[token] = heldToken{key, k.now().Add(reserving)}
+	k.held[token] = heldToken{key: key}
 }
 
-func (k *known) won(c Claim) {
+// won notes that c is held, unless this process holds the message already, by
+// a claim in another store: then it returns what c's delivery meets instead.
+// Two deliveries at the edge of an outage can each win a store of their own. In
+// one store the later one has won because the earlier one has lost.
+func (k *known) won(c Claim) (met Reservation, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	until := k.now().Add(c.Lease)
+	now := k.now()
+	if m := k.messages[c.Key]; m != nil && m.record == nil && m.claim.Backend != c.Backend && m.claim.Token != c.Token && now.Before(m.until) {
+		delete(k.held, c.Token)
+		return Reservation{State: InFlight, RetryAfter: m.until.Sub(now), FingerprintMatch: Request{Fingerprint: c.Fingerprint}.Matches(m.claim.Fingerprint)}, false
+	}
+	until := now.Add(c.Lease)
 	k.held[c.Token] = heldToken{c.Key, until}
 	k.drop(c.Key)
 	k.messages[c.Key] = &knownMessage{claim: c, until: until}
+	return met, true
 }
 
 func (k *known) renewed(c Claim) {
@@ -158,7 +165,7 @@ func (k *known) sweep() {
 	defer k.mu.Unlock()
 	now := k.now()
 	for token, h := range k.held {
-		if !now.Before(h.until) {
+		if !h.until.IsZero() && !now.Before(h.until) {
 			k.end(h.key, token)
 		}
 	}
@@ -168,6 +175,15 @@ func (k *known) sweep() {
 			return
 		}
 		k.drop(key)
+	}
+}
+
+// carried notes that the record of c is in a tier now.
+func (k *known) carried(c Claim, tier int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if m := k.messages[c.Key]; m != nil && m.claim.Token == c.Token && m.record != nil {
+		m.home = tier
 	}
 }
 

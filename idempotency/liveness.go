@@ -68,16 +68,17 @@ func (l *liveness) run(ctx context.Context) {
 		case <-ticker.C:
 		}
 		bounded, cancel := context.WithTimeout(ctx, probeTimeout)
-		if err := l.beat(bounded); err != nil && ctx.Err() == nil {
+		if err := l.beat(bounded, true); err != nil && ctx.Err() == nil {
 			l.cfg.Log.Debug("heartbeat not acknowledged", "error", err)
 		}
 		cancel()
 	}
 }
 
-// beat writes the heartbeat. Before the store has been opened there is nothing
-// to write it to.
-func (l *liveness) beat(ctx context.Context) error {
+// beat writes the heartbeat; unless always, only if the last one is not young
+// any more when the turn comes: after a pause all claims ask for one. Before
+// the store has been opened there is nothing to write it to.
+func (l *liveness) beat(ctx context.Context, always bool) error {
 	select {
 	case l.beating <- struct{}{}:
 		defer func() { <-l.beating }()
@@ -87,7 +88,7 @@ func (l *liveness) beat(ctx context.Context) error {
 	l.mu.Lock()
 	roll := l.roll
 	l.mu.Unlock()
-	if roll == nil {
+	if roll == nil || !always && l.fresh() {
 		return nil
 	}
 	own := l.cfg.Self(ctx)
@@ -107,7 +108,7 @@ func (l *liveness) ensure(ctx context.Context) error {
 	if l.fresh() {
 		return nil
 	}
-	return l.beat(ctx)
+	return l.beat(ctx, false)
 }
 
 func (l *liveness) acknowledged(sent time.Time) {

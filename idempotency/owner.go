@@ -20,6 +20,12 @@ const (
 func (f *Failover) report() {
 	best := f.tiers[0]
 	switch {
+	case best.up && f.owing():
+		f.cfg.Health.Degrade(health.Owner{
+			Kind: health.KindGateway, ID: ownerID, State: health.Stale, Class: "unsettled", Reason: reasonBehind(best.Name),
+			RetryHint: "the local store holds messages of an outage that cannot be read now; run gateway doctor, they are carried as soon as they can be",
+		})
+		return
 	case best.up && len(f.behind) > 0:
 		f.cfg.Health.Degrade(health.Owner{
 			Kind: health.KindGateway, ID: ownerID, State: health.Stale, Class: "unsettled", Reason: reasonRedisStale,
@@ -47,6 +53,20 @@ func (f *Failover) report() {
 		o.RetryHint = "messages are refused with 503 until the store is back; " + o.RetryHint
 	}
 	f.cfg.Health.Degrade(o)
+}
+
+// owing reports whether a weaker store that cannot be read may hold messages
+// that the configured one lacks. The caller holds mu.
+func (f *Failover) owing() bool {
+	return slices.ContainsFunc(f.tiers[1:], func(t *tier) bool { return !t.up && t.store() != nil && t.hasRecords() })
+}
+
+// reasonBehind is the sentence for messages that the configured store lacks.
+func reasonBehind(store string) string {
+	if store == BackendRedis {
+		return reasonRedisStale
+	}
+	return reasonMemory
 }
 
 // seen takes what the replicas say of themselves. As long as a living one has

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -117,7 +118,7 @@ func newReplica(t *testing.T, id string, s *server, local idempotency.Store) *re
 		Events:        idempotency.Events{Slipped: func() { r.slips.Add(1) }, TakenOver: func() { r.takeovers.Add(1) }},
 		TakeoverAfter: takeoverAfter,
 		Self: func(ctx context.Context) health.Replica {
-			return health.Replica{ID: id, Unsettled: r.Backlog(ctx)}
+			return health.Replica{ID: id, Unsettled: r.Backlog()}
 		},
 	})
 	return r
@@ -223,9 +224,15 @@ func TestNothingIsTakenOverUntilEverybodyCouldHaveBeaten(t *testing.T) {
 func TestAHeartbeatThatFailedForLongBeginsTheWaitAnew(t *testing.T) {
 	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
 		time.Sleep(2 * takeoverAfter)
+		if !a.mayTakeOver(t) {
+			t.Error("does not take over although it has listened for long")
+		}
 		a.redis.FailOnly("beat", errRefused)
 		time.Sleep(takeoverAfter)
 		a.redis.FailOnly("", nil)
+		if (*a.redis.owners.Load()).MayTakeOver() {
+			t.Error("takes over although it cannot make itself heard")
+		}
 		if a.mayTakeOver(t) {
 			t.Error("takes over from replicas that it has not listened to")
 		}
@@ -258,8 +265,11 @@ func TestAClaimIsInDoubtWhenItMayHaveBeenTakenOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		doubt(false, "confirmed since")
-		c.Lease, c.Confirmed = time.Minute, time.Now().Add(-41*time.Second)
-		doubt(true, "two thirds of the lease are over")
+		time.Sleep(10 * time.Minute)
+		c.Lease, c.Confirmed = time.Minute, time.Now().Add(-39*time.Second)
+		doubt(false, "less than two thirds of the lease are over")
+		c.Confirmed = time.Now().Add(-41 * time.Second)
+		doubt(true, "more than two thirds are")
 	})
 }
 
@@ -329,6 +339,11 @@ func TestAReplicaKnowsItsMessagesAcrossTheEdgeOfAnOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		running := mustMeet(t, a, "running", "a.2", idempotency.Won).Claim
+		time.Sleep(50 * time.Second)
+		if err := a.Renew(t.Context(), running); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second) // past the first lease
 		a.redis.Fail(errRefused)
 		if res := mustMeet(t, a, "done", "a.3", idempotency.Recorded); string(res.Outcome) != "answer" {
 			t.Errorf("outcome = %q", res.Outcome)
@@ -351,13 +366,13 @@ func TestWhatAnEarlierProcessLeftIsSettledBeforeTheFirstClaim(t *testing.T) {
 		b := newReplica(t, "b", s, file)
 		b.redis.FailOnly("settle", errRefused)
 		b.run(t)
-		if b.Backend() == idempotency.BackendRedis || !b.degraded() || b.Backlog(t.Context()) != 1 {
-			t.Errorf("claims go to %s with owners %+v and a backlog of %d before the records of the last outage are in Redis", b.Backend(), b.Owners(), b.Backlog(t.Context()))
+		if b.Backend() == idempotency.BackendRedis || !b.degraded() || b.Backlog() != 1 {
+			t.Errorf("claims go to %s with owners %+v and a backlog of %d before the records of the last outage are in Redis", b.Backend(), b.Owners(), b.Backlog())
 		}
 		b.redis.FailOnly("", nil)
 		probed()
-		if b.Backend() != idempotency.BackendRedis || b.degraded() || b.Backlog(t.Context()) != 0 {
-			t.Errorf("claims go to %s with owners %+v and a backlog of %d", b.Backend(), b.Owners(), b.Backlog(t.Context()))
+		if b.Backend() != idempotency.BackendRedis || b.degraded() || b.Backlog() != 0 {
+			t.Errorf("claims go to %s with owners %+v and a backlog of %d", b.Backend(), b.Owners(), b.Backlog())
 		}
 		if res := mustMeet(t, s, "m", "c.1", idempotency.Recorded); string(res.Outcome) != "answer" {
 			t.Errorf("outcome = %q", res.Outcome)
@@ -428,6 +443,16 @@ func TestARunThatGoesOnIsSettledWhenItEnds(t *testing.T) {
 			t.Errorf("claims go to %s after %d slips, want redis after one", a.Backend(), a.slips.Load())
 		}
 		mustMeet(t, s, "kept", "c.1", idempotency.InFlight)
+		if n := a.Backlog(); n != 1 {
+			t.Errorf("backlog = %d, want the run whose message somebody else has", n)
+		}
+		a.redis.FailOnly("beat", errRefused)
+		time.Sleep(takeoverAfter*2/3 + beatEvery)
+		if kept.Confirmed = time.Now(); !a.InDoubt(withOldConfirmation(kept)) {
+			t.Error("a claim that moved into Redis is not in doubt by Redis's rules")
+		}
+		a.redis.FailOnly("", nil)
+		probed()
 		for _, c := range []idempotency.Claim{lost, kept} {
 			if err := a.Renew(t.Context(), c); err != nil {
 				t.Errorf("Renew(%s) = %v", c.Key, err)
@@ -442,10 +467,15 @@ func TestARunThatGoesOnIsSettledWhenItEnds(t *testing.T) {
 		if err := b.Renew(t.Context(), foreign); !errors.Is(err, idempotency.ErrNotOwner) {
 			t.Errorf("Renew of the run that lost = %v, want ErrNotOwner", err)
 		}
-		if n := a.slips.Load(); n != 1 {
-			t.Errorf("%d slips, want the one counted once", n)
+		if n, left := a.slips.Load(), a.Backlog(); n != 1 || left != 0 {
+			t.Errorf("%d slips and a backlog of %d, want the one counted once and nothing left", n, left)
 		}
 	})
+}
+
+func withOldConfirmation(c idempotency.Claim) idempotency.Claim {
+	c.Confirmed, c.Lease = time.Now().Add(-takeoverAfter), time.Hour
+	return c
 }
 
 func idOf(c idempotency.Claim) string { return string(c.Key[len("test::room:"):]) }
@@ -474,7 +504,7 @@ func TestTheHeartbeatSaysHowManyMessagesAreToBeSettled(t *testing.T) {
 		a.redis.Fail(errRefused)
 		mustRecordIn(t, a, "done", "a.1", "")
 		mustMeet(t, a, "running", "a.2", idempotency.Won)
-		if n := a.Backlog(t.Context()); n != 2 {
+		if n := a.Backlog(); n != 2 {
 			t.Errorf("backlog = %d, want the record and the claim", n)
 		}
 		a.redis.FailOnly("settle", errRefused)
@@ -484,7 +514,7 @@ func TestTheHeartbeatSaysHowManyMessagesAreToBeSettled(t *testing.T) {
 		}
 		a.redis.FailOnly("", nil)
 		time.Sleep(2*beatEvery + time.Second)
-		if n := a.Backlog(t.Context()); n != 0 || a.degraded() || b.degraded() {
+		if n := a.Backlog(); n != 0 || a.degraded() || b.degraded() {
 			t.Errorf("backlog = %d, owners %+v and %+v after recovery", n, a.Owners(), b.Owners())
 		}
 	})
@@ -563,5 +593,104 @@ func TestLeaveEndsTheHeartbeat(t *testing.T) {
 			t.Errorf("replicas %+v, %v; want a gone", all, err)
 		}
 		_ = b
+	})
+}
+
+func TestATokenThatIsBeingReservedIsNotAbandoned(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
+		mustMeet(t, a, "other", "a.0", idempotency.Won)
+		a.redis.Slow(200 * time.Millisecond)
+		won := make(chan struct{})
+		go func() {
+			defer close(won)
+			mustMeet(t, a, "m", "a.1", idempotency.Won)
+		}()
+		time.Sleep(100 * time.Millisecond)
+		if (*a.redis.owners.Load()).Abandoned("a.1") {
+			t.Error("another delivery may take it over before it is won")
+		}
+		<-won
+	})
+}
+
+func TestARecordIsNotReleasedBeforeItIsSettled(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, b *replica) {
+		a.redis.FailAfter(errors.New("connection reset"))
+		c := mustMeet(t, a, "m", "a.1", idempotency.Won).Claim // in Redis too, without an answer
+		a.redis.Fail(errRefused)
+		if err := a.Record(t.Context(), c, []byte("answer")); err != nil {
+			t.Fatal(err)
+		}
+		a.redis.FailOnly("settle", errRefused)
+		time.Sleep(5 * time.Second)
+		mustMeet(t, b, "m", "b.1", idempotency.InFlight)
+		a.redis.FailOnly("", nil)
+		probed()
+		mustMeet(t, b, "m", "b.2", idempotency.Recorded)
+	})
+}
+
+func TestARunThatIsRecordedNowhereIsNotAbandoned(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
+		c := mustMeet(t, a, "m", "a.1", idempotency.Won).Claim
+		a.redis.FailOnly("record", errRefused)
+		a.local.Fail(errors.New("disk I/O error"))
+		if err := a.Record(t.Context(), c, nil); err == nil {
+			t.Fatal("Record succeeded without a store")
+		}
+		a.redis.FailOnly("", nil)
+		a.local.Fail(nil)
+		probed()
+		mustMeet(t, a, "m", "a.2", idempotency.InFlight)
+	})
+}
+
+func TestAStoreWhoseFileWasReplacedIsOpenedAnew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stores := []*idempotencytest.Faulty{{Store: memory()}, {Store: memory()}}
+		opened := 0
+		f := idempotency.NewFailover(idempotency.FailoverConfig{
+			Tiers: []idempotency.Tier{
+				{Name: idempotency.BackendSQLite, Classify: func(error) string { return "replaced" },
+					Open: func(context.Context) (idempotency.Store, error) {
+						opened++
+						return named{stores[opened-1], idempotency.BackendSQLite}, nil
+					}},
+				{Name: idempotency.BackendMemory, Classify: func(error) string { return "" },
+					Open: func(context.Context) (idempotency.Store, error) { return memory(), nil }},
+			},
+			OnUnavailable: idempotency.Open, Health: health.NewRegistry(slog.New(slog.DiscardHandler)), Log: logger(t), Now: time.Now, ProbeEvery: time.Second,
+		})
+		f.Start(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.Run(ctx) }()
+		mustRecordIn(t, f, "m", "a.1", "answer")
+		stores[0].FailOnly("ping", fmt.Errorf("ping: %w", idempotency.ErrReplaced))
+		probed()
+		probed()
+		if opened != 2 || f.Backend() != idempotency.BackendSQLite {
+			t.Errorf("opened %d times, claims go to %s; want the new file in use", opened, f.Backend())
+		}
+		mustRecordIn(t, f, "n", "a.2", "answer")
+		mustMeet(t, stores[1], "n", "b.1", idempotency.Recorded)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatAReplicaRemembersIsBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
+		const n = 70 // mebibytes
+		for i := range n {
+			id := fmt.Sprint(i)
+			mustRecordIn(t, a, id, "a."+id, strings.Repeat("x", 1<<20))
+		}
+		a.redis.Fail(errRefused)
+		mustMeet(t, a, fmt.Sprint(n-1), "a.y", idempotency.Recorded)
+		mustMeet(t, a, "0", "a.x", idempotency.Won)
 	})
 }

@@ -18,7 +18,7 @@ const (
 	// keep coming; then the rest is carried all the same.
 	maxPasses = 20
 	// holdOff bounds how long claims wait for a store to come back.
-	holdOff = time.Second
+	holdOff = 500 * time.Millisecond
 	// pageSize is how many records are read at once for carrying.
 	pageSize = 256
 )
@@ -49,17 +49,45 @@ func (f *Failover) settle(ctx context.Context, t *tier) error {
 			break
 		}
 	}
-	if total > 0 {
-		f.cfg.Log.Info("messages of an outage carried", "store", t.Name, "messages", total)
-	}
-	ctx, cancel := context.WithTimeout(ctx, holdOff)
-	defer cancel()
-	if err := f.claiming.shut(ctx); err != nil {
-		return fmt.Errorf("hold claims off: %w", err)
-	}
-	defer f.claiming.open()
-	if _, err := f.carryAll(ctx, t); err != nil {
+	if err := f.readable(ctx, t); err != nil {
 		return err
+	}
+	if err := f.raiseSettled(ctx, t); err != nil || total == 0 {
+		return err
+	}
+	f.cfg.Log.Info("messages of an outage carried", "store", t.Name, "messages", total)
+	return f.beat(ctx, t) // so that the others hear of it now
+}
+
+// readable returns why what a weaker store holds for a better one cannot be
+// read: then it has not come back.
+func (f *Failover) readable(ctx context.Context, t *tier) error {
+	shadow, ok := t.store().(Shadow)
+	if !ok || t.index == 0 || !t.hasRecords() {
+		return nil
+	}
+	_, err := readPage(ctx, shadow, false, "")
+	return err
+}
+
+// raiseSettled carries the rest with claims held off, and raises the tier. A
+// weaker store that is slow does not keep the better one away: after holdOff
+// it is raised all the same. Then a claim that was being made is made again,
+// see claim, a record being written is carried by who writes it, and the rest
+// by the next round.
+func (f *Failover) raiseSettled(ctx context.Context, t *tier) error {
+	f.settling.Lock()
+	defer f.settling.Unlock()
+	held, cancel := context.WithTimeout(ctx, holdOff)
+	defer cancel()
+	if f.claiming.shut(held) == nil {
+		defer f.claiming.open()
+	}
+	if _, err := f.carryAll(held, t); err != nil && held.Err() == nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	f.raise(t)
 	return nil
@@ -73,7 +101,7 @@ func (f *Failover) beat(ctx context.Context, t *tier) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	if err := f.live.beat(ctx); err != nil && t.Heartbeats {
+	if err := f.live.beat(ctx, true); err != nil && t.Heartbeats {
 		return fmt.Errorf("heartbeat: %w", err)
 	}
 	return nil
@@ -136,23 +164,36 @@ func (f *Failover) release(ctx context.Context, t *tier, e *entry) error {
 	return nil
 }
 
-// sweepReleases repeats the releases whose time has come, and makes those that
-// a store did not take when it should have.
-func (f *Failover) sweepReleases(ctx context.Context) {
+// sweepReleases repeats the releases whose time has come in a tier, and makes
+// those that it did not take when it should have.
+func (f *Failover) sweepReleases(ctx context.Context, t *tier) {
 	now := f.cfg.Now()
 	due := func(e *entry, i int) bool { return !e.gone && e.confirm&bit(i) != 0 && !now.Before(e.due) }
-	for _, t := range f.tiers {
-		if !f.isUp(t) {
-			continue
-		}
-		err := f.carryClaims(ctx, t, (*entry).pending, f.release)
-		if err == nil {
-			err = f.carryClaims(ctx, t, due, f.releaseAgain)
-		}
-		if err != nil && ctx.Err() == nil {
-			f.down(t, err)
+	err := f.carryClaims(ctx, t, (*entry).pending, f.release)
+	if err == nil {
+		err = f.carryClaims(ctx, t, due, f.releaseAgain)
+	}
+	if err != nil && ctx.Err() == nil {
+		f.down(t, err)
+	}
+}
+
+// carryBacklog carries into the configured store, while it serves, what a
+// weaker one holds for it that has come back later, and what was under way when
+// it was raised.
+func (f *Failover) carryBacklog(ctx context.Context) {
+	best := f.tiers[0]
+	if f.isUp(best) {
+		if _, err := f.carryAll(ctx, best); err != nil && ctx.Err() == nil {
+			f.down(best, err)
 		}
 	}
+	for _, t := range f.tiers[1:] {
+		f.count(ctx, t)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report()
 }
 
 func (f *Failover) releaseAgain(ctx context.Context, t *tier, e *entry) error {
@@ -168,15 +209,15 @@ func (f *Failover) releaseAgain(ctx context.Context, t *tier, e *entry) error {
 // move takes the claim of a run that goes on into a better tier. The claim in
 // the weaker store is left to its lease: should the better one go away again,
 // it keeps this replica from running the message twice. Where somebody else has
-// the message meanwhile, the run ends in the weaker store.
+// the message meanwhile, the run ends in the weaker store, and its record is
+// settled then.
 func (f *Failover) move(ctx context.Context, t *tier, e *entry) error {
 	ctx, cancel := t.budget(ctx)
 	defer cancel()
 	c := e.claim
-	res, err := t.store().Reserve(ctx, c.Key, Request{Token: c.Token, Lease: c.Lease, TTL: c.TTL, Fingerprint: c.Fingerprint})
+	res, err := t.store().Reserve(ctx, c.Key, Request{Token: c.Token, Lease: c.Lease, TTL: c.TTL, Fingerprint: c.Fingerprint, Owners: owners{f, t}})
 	switch {
 	case errors.Is(err, ErrForeign), err == nil && res.State != Won:
-		e.slipped = true
 		f.slipped(c, t)
 	case err != nil:
 		e.doubts |= bit(t.index)
@@ -197,14 +238,17 @@ func (f *Failover) carryRecords(ctx context.Context, t, from *tier, all bool) (i
 	if !ok || !all && !from.hasRecords() {
 		return 0, nil
 	}
+	if !f.isUp(from) {
+		return f.carryKnown(ctx, t, func(home int) bool { return home == from.index })
+	}
 	carried := 0
 	for after := ""; ; {
 		writes := from.writes.Load()
 		page, err := readPage(ctx, shadow, all, after)
 		if err != nil {
 			f.down(from, err)
-			_, records := f.known.all(func(home int) bool { return home == from.index })
-			return carried + len(records), f.carryKnown(ctx, t, records)
+			n, err := f.carryKnown(ctx, t, func(home int) bool { return home == from.index })
+			return carried + n, err
 		}
 		if len(page.Entries) == 0 && after == "" {
 			from.carried.Store(writes)
@@ -231,8 +275,13 @@ func readPage(ctx context.Context, shadow Shadow, all bool, after string) (Page,
 	return shadow.Uncarried(ctx, all, ListRequest{After: after, Limit: pageSize})
 }
 
-func (f *Failover) carryKnown(ctx context.Context, t *tier, records []knownRecord) error {
-	return each(ctx, records, func(ctx context.Context, r knownRecord) error { return f.carry(ctx, t, r.claim, r.outcome) })
+// carryKnown carries the records that this process remembers and that are where
+// says.
+func (f *Failover) carryKnown(ctx context.Context, t *tier, where func(home int) bool) (int, error) {
+	_, records := f.known.all(where)
+	return len(records), each(ctx, records, func(ctx context.Context, r knownRecord) error {
+		return f.carry(ctx, t, r.claim, r.outcome)
+	})
 }
 
 // noteCarried tells a weaker store that a better one has its record. If it does
@@ -247,9 +296,9 @@ func (f *Failover) noteCarried(ctx context.Context, from *tier, c Claim) {
 	}
 }
 
-// carryOne takes a record that was made in a weaker tier into the better one
-// that has come back meanwhile, if one has.
-func (f *Failover) carryOne(ctx context.Context, c Claim, home int, outcome []byte) {
+// carryOne takes a record that was made in a weaker tier, as its write number
+// writes, into the better one that has come back meanwhile, if one has.
+func (f *Failover) carryOne(ctx context.Context, c Claim, home int, writes int64, outcome []byte) {
 	for _, t := range f.tiers[:home] {
 		if !f.isUp(t) {
 			continue
@@ -261,6 +310,7 @@ func (f *Failover) carryOne(ctx context.Context, c Claim, home int, outcome []by
 			return
 		}
 		f.noteCarried(ctx, f.tiers[home], c)
+		f.tiers[home].carried.CompareAndSwap(writes-1, writes)
 		return
 	}
 }
@@ -273,6 +323,7 @@ func (f *Failover) carry(ctx context.Context, t *tier, c Claim, outcome []byte) 
 	if err != nil {
 		return err
 	}
+	t.writes.Add(1) // where t is a Shadow itself
 	c.Confirmed = f.cfg.Now()
 	switch slipped, err := settler.Settle(ctx, c, outcome); {
 	case errors.Is(err, ErrForeign):
@@ -282,6 +333,7 @@ func (f *Failover) carry(ctx context.Context, t *tier, c Claim, outcome []byte) 
 	case slipped:
 		f.slipped(c, t)
 	}
+	f.known.carried(c, t.index)
 	return nil
 }
 
@@ -293,33 +345,19 @@ func (f *Failover) slipped(c Claim, t *tier) {
 	}
 }
 
-// restore brings back what a store had and has lost: the claims and records
-// that this process made in it, and every record of the weaker stores.
+// restore brings back what a store had and has lost: the claims that this
+// process has there, the records that it remembers, and every record of the
+// weaker stores.
 func (f *Failover) restore(ctx context.Context, t *tier) error {
-	claims, records := f.known.all(func(int) bool { return true })
-	err := each(ctx, claims, func(ctx context.Context, c Claim) error {
-		if f.tierOf(c.Backend) != t.index {
-			return nil // in the table
-		}
-		ctx, cancel := t.budget(ctx)
-		defer cancel()
-		_, err := t.store().Reserve(ctx, c.Key, Request{Token: c.Token, Lease: c.Lease, TTL: c.TTL, Fingerprint: c.Fingerprint})
-		if answered(err) && !f.known.holds(c.Token) {
-			err = t.store().Release(ctx, c) // its run has ended meanwhile
-		}
-		if answered(err) {
-			return nil // ours again, or somebody else's by now: its renewal finds out
-		}
-		return err
-	})
-	if err != nil {
+	claims, _ := f.known.all(func(int) bool { return false })
+	if err := each(ctx, claims, func(ctx context.Context, c Claim) error { return f.restoreClaim(ctx, t, c) }); err != nil {
 		return err
 	}
-	if err := f.carryKnown(ctx, t, records); err != nil {
+	if _, err := f.carryKnown(ctx, t, func(int) bool { return true }); err != nil {
 		return err
 	}
-	for _, shadow := range f.tiers[t.index+1:] {
-		if _, err := f.carryRecords(ctx, t, shadow, true); err != nil {
+	for _, from := range f.tiers[t.index+1:] {
+		if _, err := f.carryRecords(ctx, t, from, true); err != nil {
 			return err
 		}
 	}
@@ -327,9 +365,37 @@ func (f *Failover) restore(ctx context.Context, t *tier) error {
 	return nil
 }
 
+// restoreClaim takes a claim anew that the tier had. One that began in a weaker
+// store is moved out of that once more.
+func (f *Failover) restoreClaim(ctx context.Context, t *tier, c Claim) error {
+	if e := f.unsettled.find(c.Token); e != nil {
+		if err := e.acquire(ctx); err != nil {
+			return err
+		}
+		defer e.free()
+		if e.running && e.home == t.index {
+			e.home = f.tierOf(c.Backend)
+		}
+		return nil
+	}
+	if f.tierOf(c.Backend) != t.index {
+		return nil
+	}
+	ctx, cancel := t.budget(ctx)
+	defer cancel()
+	_, err := t.store().Reserve(ctx, c.Key, Request{Token: c.Token, Lease: c.Lease, TTL: c.TTL, Fingerprint: c.Fingerprint})
+	if answered(err) && !f.known.holds(c.Token) {
+		err = t.store().Release(ctx, c) // its run has ended meanwhile
+	}
+	if answered(err) {
+		return nil // ours again, or somebody else's by now: its renewal finds out
+	}
+	return err
+}
+
 // Backlog returns how many messages of an outage are not in the configured
-// store yet, as far as it can be told.
-func (f *Failover) Backlog(ctx context.Context) int {
+// store yet, as they were counted last. It asks no store.
+func (f *Failover) Backlog() int {
 	n := 0
 	for _, e := range f.unsettled.all() {
 		select {
@@ -343,17 +409,24 @@ func (f *Failover) Backlog(ctx context.Context) int {
 		}
 	}
 	for _, t := range f.tiers[1:] {
-		shadow, ok := t.store().(Shadow)
-		if !ok || !t.hasRecords() {
-			continue
-		}
-		if records, err := shadow.Backlog(ctx); err == nil {
-			n += records
-		} else {
-			n++ // at least
+		if t.hasRecords() {
+			n += max(1, int(t.backlog.Load()))
 		}
 	}
 	return n
+}
+
+// count counts the records to carry out of a weaker store.
+func (f *Failover) count(ctx context.Context, t *tier) {
+	shadow, ok := t.store().(Shadow)
+	if !ok || !t.hasRecords() || !f.isUp(t) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdOff)
+	defer cancel()
+	if n, err := shadow.Backlog(ctx); err == nil {
+		t.backlog.Store(int64(n))
+	}
 }
 
 // each calls do for every item, carriers at a time, and returns the first

@@ -1,7 +1,6 @@
 package idempotency_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -258,7 +257,7 @@ func TestRecovery(t *testing.T) {
 		})
 	})
 
-	t.Run("a slow local store holds claims off for a second at most", func(t *testing.T) {
+	t.Run("a slow local store does not keep Redis away", func(t *testing.T) {
 		inOutage(t, idempotency.Open, redis, func(t *testing.T, o *outage) {
 			o.redis.Fail(errRefused)
 			mustMeet(t, o, "first", "r1.a", idempotency.Won)
@@ -266,14 +265,9 @@ func TestRecovery(t *testing.T) {
 			go func() { mustMeet(t, o, "stuck", "r1.b", idempotency.Won) }()
 			synctest.Wait()
 			o.redis.Fail(nil)
-			time.Sleep(1500 * time.Millisecond) // the probe shuts the gate behind the stuck claim
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer cancel()
-			start := time.Now()
-			_, err := o.Reserve(ctx, idempotencytest.Key("next"), idempotency.Request{Token: "r1.c", Lease: time.Minute, TTL: time.Hour})
-			if took := time.Since(start); took > 300*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("Reserve took %s and returned %v, want its own 300ms", took, err)
-			}
+			time.Sleep(1700 * time.Millisecond) // the probe shuts the gate behind the stuck claim, for half a second
+			serves(t, o, redis)
+			mustMeet(t, o, "next", "r1.c", idempotency.Won)
 			time.Sleep(20 * time.Second)
 			serves(t, o, redis)
 			mustMeet(t, o.redis, "stuck", "r2.d", idempotency.InFlight)

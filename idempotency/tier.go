@@ -38,6 +38,9 @@ type tier struct {
 	stale   bool         // the prober's: opened is closed, because its file has been replaced
 	writes  atomic.Int64 // records that this process has begun to write into a Shadow
 	carried atomic.Int64 // writes, when nothing was left to carry; -1: there may be more
+	backlog atomic.Int64 // records to carry out of a Shadow, when they were counted last
+	wake    chan struct{}
+	woken   time.Time // the prober's
 
 	// Guarded by the Failover's mu.
 	up     bool
@@ -54,8 +57,41 @@ func (t *tier) store() Store {
 	return nil
 }
 
-// errBacklog is why a store does not serve although it works.
-var errBacklog = errors.New("messages of an outage are not carried into it yet")
+// watch probes a tier until ctx ends: each second and, since a single answer
+// that was late should cost no more than that, at once when it was lost. Each
+// tier has a watch of its own, so that one that hangs keeps no other down.
+func (f *Failover) watch(ctx context.Context, t *tier) {
+	ticker := time.NewTicker(f.cfg.ProbeEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.wake:
+			if now := f.cfg.Now(); now.Sub(t.woken) < f.cfg.ProbeEvery/4 {
+				continue // lost again as soon as it was back: no hurry
+			}
+			t.woken = f.cfg.Now()
+		case <-ticker.C:
+		}
+		f.round(ctx, t)
+	}
+}
+
+// round probes a tier, unless it stands idle behind a better one, and does what
+// has to be done from time to time.
+func (f *Failover) round(ctx context.Context, t *tier) {
+	if best := f.serving(Open); best == nil || best.index >= t.index || !f.isUp(t) {
+		f.probe(ctx, t)
+	}
+	if f.isUp(t) {
+		f.sweepReleases(ctx, t)
+	}
+	if t.index == 0 {
+		f.carryBacklog(ctx)
+		f.known.sweep()
+	}
+}
 
 // probe opens a tier if need be, proves it by a write and brings it up once
 // nothing is left to carry into it. Calls for one tier never overlap.
@@ -67,9 +103,7 @@ func (f *Failover) probe(ctx context.Context, t *tier) {
 	if err == nil && !f.isUp(t) {
 		// As long as there is something to carry and it can be carried: every
 		// call on the way is bounded.
-		if err = f.settle(ctx, t); err == nil {
-			f.noteBacklog(ctx, t)
-		}
+		err = f.settle(ctx, t)
 	}
 	if err != nil && ctx.Err() == nil {
 		f.down(t, err)
@@ -87,8 +121,13 @@ func (f *Failover) open(ctx context.Context, t *tier) error {
 		return err
 	}
 	t.opened.Store(&store)
-	t.carried.Store(-1) // who knows what an earlier process has left
 	t.stale = false
+	t.carried.Store(-1) // who knows what an earlier process has left
+	if shadow, ok := store.(Shadow); ok && t.index > 0 {
+		if n, err := shadow.Backlog(ctx); err == nil && n == 0 {
+			t.carried.Store(t.writes.Load())
+		}
+	}
 	if roll, ok := store.(Roll); ok && t.index == 0 && f.cfg.Self != nil {
 		f.live.attach(roll, t.Heartbeats)
 	}
@@ -110,7 +149,7 @@ func (f *Failover) prove(ctx context.Context, t *tier) error {
 		return nil
 	case errors.Is(err, ErrReplaced):
 		f.down(t, err)
-		t.stale = true
+		t.stale, t.emptied = true, true
 		return errors.Join(err, t.store().Close())
 	default:
 		return err
@@ -119,14 +158,6 @@ func (f *Failover) prove(ctx context.Context, t *tier) error {
 
 // hasRecords reports whether a Shadow may hold records that are not carried.
 func (t *tier) hasRecords() bool { return t.writes.Load() != t.carried.Load() }
-
-// noteBacklog takes the configured store out of service when a weaker one that
-// has come back holds something for it.
-func (f *Failover) noteBacklog(ctx context.Context, t *tier) {
-	if best := f.tiers[0]; t != best && f.isUp(best) && f.Backlog(ctx) > 0 {
-		f.down(best, errBacklog)
-	}
-}
 
 func (t *tier) ping(ctx context.Context) error {
 	if t.Timeout > 0 {
@@ -167,7 +198,7 @@ func (f *Failover) down(t *tier, err error) {
 	}
 	if t.up {
 		select {
-		case f.wake <- struct{}{}:
+		case t.wake <- struct{}{}:
 		default:
 		}
 	}
@@ -239,17 +270,13 @@ func (f *Failover) call(ctx context.Context, t *tier, do func(context.Context, S
 
 // class is the kind of trouble that err means for the tier.
 func (t *tier) class(err error) string {
-	switch {
-	case errors.Is(err, errBacklog):
-		return "unsettled"
-	case errors.Is(err, ErrEmptied):
+	if errors.Is(err, ErrEmptied) {
 		return "emptied"
 	}
 	return t.Classify(err)
 }
 
-// settler returns the store as one that takes records back. All but the last
-// tier are Settlers; nothing is carried into that.
+// settler returns the store as one that takes records of others.
 func (t *tier) settler() (Settler, error) {
 	if s, ok := t.store().(Settler); ok {
 		return s, nil

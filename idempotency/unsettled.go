@@ -29,7 +29,6 @@ type entry struct {
 	claim   Claim
 	running bool   // its run goes on; otherwise only doubts are left
 	home    int    // the tier that has the claim, while running
-	slipped bool   // another owner has the message in a better tier: settled when the run has ended
 	doubts  uint64 // bit i: tier i may hold the claim without our knowing
 	confirm uint64 // bit i: the release in tier i has been acknowledged and is repeated once, after due
 	due     time.Time
@@ -53,7 +52,7 @@ func (e *entry) free() { <-e.lock }
 func bit(tier int) uint64 { return 1 << tier }
 
 // moves reports whether the claim has to be taken into a tier.
-func (e *entry) moves(tier int) bool { return !e.gone && e.running && e.home > tier && !e.slipped }
+func (e *entry) moves(tier int) bool { return !e.gone && e.running && e.home > tier }
 
 // pending reports whether a tier has to be told that nobody holds the claim.
 func (e *entry) pending(tier int) bool { return !e.gone && !e.running && e.doubts&bit(tier) != 0 }

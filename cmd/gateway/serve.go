@@ -158,7 +158,7 @@ func (p *process) backends() map[string]string {
 func (p *process) self(ctx context.Context) health.Replica {
 	r := health.Replica{
 		ID: p.replica, Version: version(), Started: p.started, KeyFormat: idempotency.KeyFormat, Config: p.hash,
-		Store: p.cfg.Hooks.Idempotency.StoreBackend, Backends: p.backends(), Unsettled: p.store.Backlog(ctx),
+		Store: p.cfg.Hooks.Idempotency.StoreBackend, Backends: p.backends(), Unsettled: p.store.Backlog(),
 	}
 	for _, o := range p.health.Owners() {
 		r.Degraded = append(r.Degraded, o.Kind+"/"+o.ID)

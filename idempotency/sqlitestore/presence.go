@@ -29,7 +29,8 @@ type presence struct {
 	trusted bool   // a lock is seen on every machine that can open the file
 
 	mu   sync.Mutex
-	file *os.File // this replica's, locked; nil: it has left
+	file *os.File // this replica's, locked; nil: it shows none
+	left bool     // for good: a heartbeat that comes late shows nothing any more
 }
 
 // enter shows that a replica lives, until it leaves.
@@ -119,6 +120,7 @@ func lock(file *os.File) (bool, error) {
 func (p *presence) leave() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.left = true
 	if p.file == nil {
 		return nil
 	}

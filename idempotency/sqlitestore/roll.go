@@ -79,6 +79,9 @@ func (p *presence) write(ctx context.Context, own health.Replica) error {
 	text = text[:min(len(text), maxHeartbeat)]
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.left {
+		return errClosed
+	}
 	if p.file != nil && !p.at(p.file) {
 		_ = p.file.Close() // what was in it is gone
 		p.file = nil

@@ -1,0 +1,449 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/oncegate/oncegate/health"
+	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/idempotency/idempotencytest"
+)
+
+// over is a Failover over stores of the test's own, with its probing under way.
+func over(t *testing.T, first, second idempotency.Store) *idempotency.Failover {
+	t.Helper()
+	tier := func(name string, s idempotency.Store) idempotency.Tier {
+		return idempotency.Tier{
+			Name: name, Timeout: 300 * time.Millisecond, Classify: func(error) string { return "unreachable" },
+			Open: func(context.Context) (idempotency.Store, error) { return s, nil },
+		}
+	}
+	f := idempotency.NewFailover(idempotency.FailoverConfig{
+		Tiers:         []idempotency.Tier{tier(idempotency.BackendRedis, first), tier(idempotency.BackendSQLite, second)},
+		OnUnavailable: idempotency.Open, Replica: "a", Health: health.NewRegistry(slog.New(slog.DiscardHandler)),
+		Log: logger(t), Now: time.Now, ProbeEvery: time.Second,
+	})
+	f.Start(t.Context())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func until(t *testing.T, d time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for begun := time.Now(); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Since(begun) > d {
+			t.Fatalf("not within %s: %s", d, what)
+		}
+	}
+}
+
+func TestAClaimNeverTakesLongerThanItsBudgetOfAFrozenStore(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
+		a.redis.Slow(time.Hour)
+		begun := time.Now()
+		c := mustMeet(t, a, "m", "a.1", idempotency.Won).Claim
+		if took := time.Since(begun); took != 300*time.Millisecond {
+			t.Errorf("the first claim took %s, want the budget of 300ms", took)
+		}
+		begun = time.Now()
+		mustMeet(t, a, "n", "a.2", idempotency.Won)
+		if err := a.Record(t.Context(), c, nil); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("the next ones waited %s for a store that is known to be away", took)
+		}
+		a.redis.Slow(0)
+	})
+}
+
+func TestACallerThatLeavesDoesNotTakeAStoreDown(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
+		a.redis.Slow(200 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := a.Reserve(ctx, idempotencytest.Key("m"), idempotency.Request{Token: "a.1", Lease: time.Minute, TTL: time.Hour})
+		if !errors.Is(err, context.DeadlineExceeded) || a.Backend() != idempotency.BackendRedis {
+			t.Errorf("Reserve = %v, claims go to %s", err, a.Backend())
+		}
+		a.redis.Slow(0)
+	})
+}
+
+func TestARecordInMemoryReachesRedisThroughSQLite(t *testing.T) {
+	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
+		o.sqlite.Fail(errRefused)
+		o.redis.Fail(errRefused)
+		mustRecordIn(t, o, "recorded", "r1.a", "answer")
+		running := mustMeet(t, o, "running", "r1.b", idempotency.Won).Claim
+		o.sqlite.Fail(nil)
+		probed()
+		if err := o.Record(t.Context(), running, nil); err != nil {
+			t.Error(err)
+		}
+		o.redis.Fail(nil)
+		probed()
+		for _, id := range []string{"recorded", "running"} {
+			mustMeet(t, o.redis, id, "r2.x", idempotency.Recorded)
+		}
+	})
+}
+
+func TestWhatAMovedClaimLeftBehindRefusesNoLaterRecord(t *testing.T) {
+	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
+		o.redis.Fail(errRefused)
+		moved := mustMeet(t, o, "m", "r1.x", idempotency.Won).Claim
+		o.redis.Fail(nil)
+		probed()
+		if err := o.Release(t.Context(), moved); err != nil {
+			t.Fatal(err)
+		}
+		again := mustMeet(t, o, "m", "r1.y", idempotency.Won).Claim
+		o.redis.Fail(errRefused)
+		if err := o.Record(t.Context(), again, []byte("answer")); err != nil {
+			t.Errorf("Record of a run that succeeded = %v", err)
+		}
+		mustMeet(t, o, "m", "r1.z", idempotency.Recorded)
+		o.redis.Fail(nil)
+		probed()
+		mustMeet(t, o.redis, "m", "r2.a", idempotency.Recorded)
+	})
+}
+
+func TestAnEmptiedRedisGetsBackAClaimThatHadMovedThere(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, a, _ *replica) {
+		a.redis.Fail(errRefused)
+		mustMeet(t, a, "m", "a.1", idempotency.Won)
+		a.redis.Fail(nil)
+		probed()
+		mustMeet(t, s, "m", "c.0", idempotency.InFlight)
+		empty := newServer()
+		empty.emptied.Store(true)
+		a.redis.Replace(empty)
+		probed()
+		mustMeet(t, empty, "m", "c.1", idempotency.InFlight)
+	})
+}
+
+// lateRelease answers a Release some time after carrying it out.
+type lateRelease struct{ *server }
+
+func (l *lateRelease) Release(ctx context.Context, c idempotency.Claim) error {
+	err := l.server.Release(ctx, c)
+	time.Sleep(200 * time.Millisecond)
+	return err
+}
+
+func TestAClaimThatEndsWhileAnEmptiedRedisIsFilledLeavesNoPhantom(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
+		time.Sleep(100 * time.Millisecond)
+		c := mustMeet(t, a, "m", "a.1", idempotency.Won).Claim
+		time.Sleep(800 * time.Millisecond)
+		empty := newServer()
+		empty.emptied.Store(true)
+		a.redis.Replace(&lateRelease{empty})
+		// Carried out at 0.9 s, answered at 1.1; the probe is at 1.0.
+		if err := a.Release(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		mustMeet(t, empty, "m", "c.1", idempotency.Won)
+	})
+}
+
+func TestAfterAPauseManyClaimsShareOneHeartbeat(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
+		a.redis.FailOnly("beat", errRefused)
+		time.Sleep(takeoverAfter*2/3 + beatEvery - time.Second)
+		a.redis.FailOnly("", nil)
+		a.redis.Slow(3 * time.Millisecond)
+		var wg sync.WaitGroup
+		for i := range 500 {
+			wg.Go(func() {
+				id := fmt.Sprint(i)
+				if res := mustMeet(t, a, id, "a."+id, idempotency.Won); res.Claim.Backend != idempotency.BackendRedis {
+					t.Errorf("%s was claimed in %s beside a Redis that answers in 3ms", id, res.Claim.Backend)
+				}
+			})
+		}
+		wg.Wait()
+		a.redis.Slow(0)
+	})
+}
+
+// edge loses the first Reserve and is late with the answers to the others.
+type edge struct {
+	*idempotency.Memory
+	calls atomic.Int32
+}
+
+func (e *edge) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
+	if e.calls.Add(1) == 1 {
+		<-ctx.Done()
+		return idempotency.Reservation{}, ctx.Err()
+	}
+	res, err := e.Memory.Reserve(ctx, key, req)
+	res.Claim.Backend = idempotency.BackendRedis
+	time.Sleep(250 * time.Millisecond)
+	return res, err
+}
+
+func TestTwoDeliveriesAtTheEdgeOfAnOutageRunOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		redis := &edge{Memory: idempotency.NewMemory(time.Now)}
+		f := over(t, redis, named{&idempotencytest.Faulty{Store: memory()}, idempotency.BackendSQLite})
+		var wins atomic.Int32
+		var wg sync.WaitGroup
+		for i := range 2 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+				res, err := f.Reserve(t.Context(), idempotencytest.Key("m"), idempotency.Request{Token: fmt.Sprint("a.", i), Lease: time.Minute, TTL: time.Hour})
+				if err != nil {
+					t.Error(err)
+				}
+				if res.State == idempotency.Won {
+					wins.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := wins.Load(); n != 1 {
+			t.Errorf("%d runs at a time in one replica, want 1", n)
+		}
+	})
+}
+
+func TestARunWhoseMessageSlippedIsNotJoinedByAThird(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, a, b *replica) {
+		a.redis.Fail(errRefused)
+		mustMeet(t, a, "m", "a.1", idempotency.Won)
+		foreign := mustMeet(t, b, "m", "b.1", idempotency.Won).Claim
+		a.redis.Fail(nil)
+		probed()
+		if err := b.Release(t.Context(), foreign); err != nil {
+			t.Fatal(err)
+		}
+		mustMeet(t, a, "m", "a.2", idempotency.InFlight)
+	})
+}
+
+// lateReserve is late with the answer to its first Reserve.
+type lateReserve struct {
+	*idempotency.Memory
+	calls atomic.Int32
+}
+
+func (l *lateReserve) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
+	res, err := l.Memory.Reserve(ctx, key, req)
+	res.Claim.Backend = idempotency.BackendRedis
+	if l.calls.Add(1) == 1 {
+		time.Sleep(70 * time.Second)
+	}
+	return res, err
+}
+
+func TestAReserveThatTakesAMinuteIsNotAbandoned(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := over(t, &lateReserve{Memory: idempotency.NewMemory(time.Now)}, memory())
+		reserve := func(token string) idempotency.State {
+			res, err := f.Reserve(t.Context(), idempotencytest.Key("m"), idempotency.Request{Token: token, Lease: 15 * time.Minute, TTL: time.Hour})
+			if err != nil {
+				t.Error(err)
+			}
+			return res.State
+		}
+		first := make(chan idempotency.State, 1)
+		go func() { first <- reserve("a.1") }()
+		time.Sleep(65 * time.Second)
+		if second := reserve("a.2"); second != idempotency.InFlight || <-first != idempotency.Won {
+			t.Errorf("the second delivery is in state %d, want in flight beside the first", second)
+		}
+	})
+}
+
+func TestAHungLocalStoreDelaysNobodyElse(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, a, b *replica) {
+		a.redis.Fail(errRefused)
+		c := mustMeet(t, a, "m", "a.1", idempotency.Won).Claim
+		mustMeet(t, b, "m", "b.1", idempotency.Won)
+		a.redis.Fail(nil)
+		probed()
+		if err := a.Record(t.Context(), c, nil); err != nil { // in the local store, and carried from there
+			t.Fatal(err)
+		}
+		probed()
+		a.local.Slow(time.Hour)
+		time.Sleep(takeoverAfter + time.Second)
+		s.mu.Lock()
+		alive := time.Now().Before(s.beats["a"].until)
+		s.mu.Unlock()
+		if !alive || a.degraded() {
+			t.Errorf("alive to others: %t, owners %+v; want the local disk to harm nothing", alive, a.Owners())
+		}
+		a.redis.Fail(errRefused)
+		until(t, 2*time.Second, "the loss of Redis is noticed", a.degraded)
+		a.redis.Fail(nil)
+		until(t, 3*time.Second, "Redis serves again", func() bool { return a.Backend() == idempotency.BackendRedis })
+		a.local.Slow(0)
+	})
+}
+
+func TestAReplicaWhoseLocalStoreBreaksWithMessagesInItIsDegraded(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, a, b *replica) {
+		a.redis.Fail(errRefused)
+		for i := range 2000 {
+			id := fmt.Sprint(i)
+			mustRecordIn(t, a, id, "a."+id, id)
+		}
+		a.local.Fail(errors.New("disk I/O error"))
+		a.redis.Fail(nil)
+		a.redis.Slow(2 * time.Millisecond)
+		until(t, 10*time.Second, "Redis serves", func() bool { return a.Backend() == idempotency.BackendRedis })
+		a.redis.Slow(0)
+		if res := mustMeet(t, s, "1999", "c.1", idempotency.Recorded); string(res.Outcome) != "1999" {
+			t.Errorf("outcome = %q: what this process remembers was not carried", res.Outcome)
+		}
+		time.Sleep(2 * beatEvery)
+		if !a.degraded() || !b.degraded() {
+			t.Errorf("owners %+v and %+v, want both degraded: nobody knows what else is in that store", a.Owners(), b.Owners())
+		}
+		a.local.Fail(nil)
+		until(t, 10*time.Second, "both are well", func() bool { return !a.degraded() && !b.degraded() })
+	})
+}
+
+// unreadable is a local store that takes claims and gives nothing back.
+type unreadable struct {
+	*idempotency.Memory
+	pings atomic.Int32
+}
+
+func (u *unreadable) Uncarried(context.Context, bool, idempotency.ListRequest) (idempotency.Page, error) {
+	return idempotency.Page{}, errors.New("database disk image is malformed")
+}
+
+func (u *unreadable) Backlog(context.Context) (int, error) {
+	return 0, errors.New("database disk image is malformed")
+}
+
+func (u *unreadable) Ping(context.Context) error {
+	u.pings.Add(1)
+	return nil
+}
+
+func TestALocalStoreThatCannotBeReadIsNotTriedInALoop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		local := &unreadable{Memory: idempotency.NewMemory(time.Now)}
+		f := over(t, named{&idempotencytest.Faulty{Store: memory()}, idempotency.BackendRedis}, local)
+		time.Sleep(10 * time.Second)
+		if n := local.pings.Load(); n > 15 || f.Backend() != idempotency.BackendRedis {
+			t.Errorf("%d probes in 10 s, claims go to %s; want one a second and redis", n, f.Backend())
+		}
+	})
+}
+
+// slowClaims is a local store whose claims take longer than anybody is held off.
+type slowClaims struct{ *idempotency.Memory }
+
+func (s slowClaims) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
+	time.Sleep(1200 * time.Millisecond)
+	return s.Memory.Reserve(ctx, key, req)
+}
+
+func TestSlowLocalClaimsUnderLoadDoNotKeepRedisAway(t *testing.T) {
+	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
+		o.redis.Fail(errRefused)
+		mustMeet(t, o, "first", "r1.first", idempotency.Won)
+		o.sqlite.Replace(slowClaims{idempotency.NewMemory(time.Now)})
+		var wg sync.WaitGroup
+		sent := 0
+		send := func(d time.Duration) {
+			for begun := time.Now(); time.Since(begun) < d; time.Sleep(20 * time.Millisecond) {
+				id := fmt.Sprint(sent)
+				sent++
+				wg.Go(func() { mustMeet(t, o, id, "r1."+id, idempotency.Won) })
+			}
+		}
+		send(3 * time.Second)
+		o.redis.Fail(nil)
+		send(4 * time.Second)
+		if got := o.Backend(); got != idempotency.BackendRedis {
+			t.Errorf("claims go to %s", got)
+		}
+		wg.Wait()
+		probed()
+		for i := range sent {
+			mustMeet(t, o.redis, fmt.Sprint(i), "r2.x", idempotency.InFlight)
+		}
+	})
+}
+
+func TestARecordPastTheOutagesBoundIsCarried(t *testing.T) {
+	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
+		o.redis.Fail(errRefused)
+		var last idempotency.Claim
+		for i := range 100_010 {
+			id := fmt.Sprint(i)
+			last = mustMeet(t, o, id, "r1."+id, idempotency.Won).Claim
+		}
+		o.redis.Fail(nil)
+		probed()
+		if err := o.Record(t.Context(), last, nil); err != nil {
+			t.Fatal(err)
+		}
+		mustMeet(t, o.redis, idOf(last), "r2.x", idempotency.Recorded)
+	})
+}
+
+func TestAReplacedFileGetsBackWhatTheProcessKnows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var file *idempotencytest.Faulty
+		f := idempotency.NewFailover(idempotency.FailoverConfig{
+			Tiers: []idempotency.Tier{
+				{Name: idempotency.BackendSQLite, Classify: func(error) string { return "replaced" }, Open: func(context.Context) (idempotency.Store, error) {
+					file = &idempotencytest.Faulty{Store: memory()}
+					return named{file, idempotency.BackendSQLite}, nil
+				}},
+				{Name: idempotency.BackendMemory, Classify: func(error) string { return "" }, Open: func(context.Context) (idempotency.Store, error) { return memory(), nil }},
+			},
+			Replica: "a", OnUnavailable: idempotency.Open, Health: health.NewRegistry(slog.New(slog.DiscardHandler)), Log: logger(t), Now: time.Now, ProbeEvery: time.Second,
+		})
+		f.Start(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.Run(ctx) }()
+		running := mustMeet(t, f, "running", "a.1", idempotency.Won).Claim
+		mustRecordIn(t, f, "done", "a.2", "answer")
+		first := file
+		first.FailOnly("ping", idempotency.ErrReplaced)
+		until(t, 5*time.Second, "the new file serves", func() bool { return f.Backend() == idempotency.BackendSQLite && file != first })
+		mustMeet(t, f, "done", "a.3", idempotency.Recorded)
+		mustMeet(t, file, "running", "b.1", idempotency.InFlight)
+		if err := f.Renew(t.Context(), running); err != nil {
+			t.Errorf("Renew = %v", err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
