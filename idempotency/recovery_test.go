@@ -278,124 +278,6 @@ func TestAReserveThatTakesAMinuteIsNotAbandoned(t *testing.T) {
 	})
 }
 
-func TestAHungLocalStoreDelaysNobodyElse(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server, a, b *replica) {
-		a.redis.Fail(errRefused)
-		c := mustMeet(t, a, "m", "a.1", idempotency.Won).Claim
-		mustMeet(t, b, "m", "b.1", idempotency.Won)
-		a.redis.Fail(nil)
-		probed()
-		if err := a.Record(t.Context(), c, nil); err != nil { // in the local store, and carried from there
-			t.Fatal(err)
-		}
-		probed()
-		a.local.Slow(time.Hour)
-		time.Sleep(takeoverAfter + time.Second)
-		s.mu.Lock()
-		alive := time.Now().Before(s.beats["a"].until)
-		s.mu.Unlock()
-		if !alive || a.degraded() {
-			t.Errorf("alive to others: %t, owners %+v; want the local disk to harm nothing", alive, a.Owners())
-		}
-		a.redis.Fail(errRefused)
-		until(t, 2*time.Second, "the loss of Redis is noticed", a.degraded)
-		a.redis.Fail(nil)
-		until(t, 3*time.Second, "Redis serves again", func() bool { return a.Backend() == idempotency.BackendRedis })
-		a.local.Slow(0)
-	})
-}
-
-func TestAReplicaWhoseLocalStoreBreaksWithMessagesInItIsDegraded(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server, a, b *replica) {
-		a.redis.Fail(errRefused)
-		for i := range 2000 {
-			id := fmt.Sprint(i)
-			mustRecordIn(t, a, id, "a."+id, id)
-		}
-		a.local.Fail(errors.New("disk I/O error"))
-		a.redis.Fail(nil)
-		a.redis.Slow(2 * time.Millisecond)
-		until(t, 10*time.Second, "Redis serves", func() bool { return a.Backend() == idempotency.BackendRedis })
-		a.redis.Slow(0)
-		if res := mustMeet(t, s, "1999", "c.1", idempotency.Recorded); string(res.Outcome) != "1999" {
-			t.Errorf("outcome = %q: what this process remembers was not carried", res.Outcome)
-		}
-		time.Sleep(2 * beatEvery)
-		if !a.degraded() || !b.degraded() {
-			t.Errorf("owners %+v and %+v, want both degraded: nobody knows what else is in that store", a.Owners(), b.Owners())
-		}
-		a.local.Fail(nil)
-		until(t, 10*time.Second, "both are well", func() bool { return !a.degraded() && !b.degraded() })
-	})
-}
-
-// unreadable is a local store that takes claims and gives nothing back.
-type unreadable struct {
-	*idempotency.Memory
-	pings atomic.Int32
-}
-
-func (u *unreadable) Uncarried(context.Context, bool, idempotency.ListRequest) (idempotency.Page, error) {
-	return idempotency.Page{}, errors.New("database disk image is malformed")
-}
-
-func (u *unreadable) Backlog(context.Context) (int, error) {
-	return 0, errors.New("database disk image is malformed")
-}
-
-func (u *unreadable) Ping(context.Context) error {
-	u.pings.Add(1)
-	return nil
-}
-
-func TestALocalStoreThatCannotBeReadIsNotTriedInALoop(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		local := &unreadable{Memory: idempotency.NewMemory(time.Now)}
-		f := over(t, named{&idempotencytest.Faulty{Store: memory()}, idempotency.BackendRedis}, local)
-		time.Sleep(10 * time.Second)
-		if n := local.pings.Load(); n > 15 || f.Backend() != idempotency.BackendRedis {
-			t.Errorf("%d probes in 10 s, claims go to %s; want one a second and redis", n, f.Backend())
-		}
-	})
-}
-
-// slowClaims is a local store whose claims take longer than anybody is held off.
-type slowClaims struct{ *idempotency.Memory }
-
-func (s slowClaims) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (idempotency.Reservation, error) {
-	time.Sleep(1200 * time.Millisecond)
-	return s.Memory.Reserve(ctx, key, req)
-}
-
-func TestSlowLocalClaimsUnderLoadDoNotKeepRedisAway(t *testing.T) {
-	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
-		o.redis.Fail(errRefused)
-		mustMeet(t, o, "first", "r1.first", idempotency.Won)
-		o.sqlite.Replace(slowClaims{idempotency.NewMemory(time.Now)})
-		var wg sync.WaitGroup
-		sent := 0
-		send := func(d time.Duration) {
-			for begun := time.Now(); time.Since(begun) < d; time.Sleep(20 * time.Millisecond) {
-				id := fmt.Sprint(sent)
-				sent++
-				wg.Go(func() { mustMeet(t, o, id, "r1."+id, idempotency.Won) })
-			}
-		}
-		send(3 * time.Second)
-		o.redis.Fail(nil)
-		send(4 * time.Second)
-		if got := o.Backend(); got != idempotency.BackendRedis {
-			t.Errorf("claims go to %s", got)
-		}
-		wg.Wait()
-		probed()
-		for i := range sent {
-			mustMeet(t, o.redis, fmt.Sprint(i), "r2.x", idempotency.InFlight)
-		}
-	})
-}
-
 func TestARecordPastTheOutagesBoundIsCarried(t *testing.T) {
 	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
 		o.redis.Fail(errRefused)
@@ -416,12 +298,12 @@ func TestARecordPastTheOutagesBoundIsCarried(t *testing.T) {
 func TestAReplacedFileGetsBackWhatTheProcessKnows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var file *idempotencytest.Faulty
+		var file atomic.Pointer[idempotencytest.Faulty]
 		f := idempotency.NewFailover(idempotency.FailoverConfig{
 			Tiers: []idempotency.Tier{
 				{Name: idempotency.BackendSQLite, Classify: func(error) string { return "replaced" }, Open: func(context.Context) (idempotency.Store, error) {
-					file = &idempotencytest.Faulty{Store: memory()}
-					return named{file, idempotency.BackendSQLite}, nil
+					file.Store(&idempotencytest.Faulty{Store: memory()})
+					return named{file.Load(), idempotency.BackendSQLite}, nil
 				}},
 				{Name: idempotency.BackendMemory, Classify: func(error) string { return "" }, Open: func(context.Context) (idempotency.Store, error) { return memory(), nil }},
 			},
@@ -433,11 +315,11 @@ func TestAReplacedFileGetsBackWhatTheProcessKnows(t *testing.T) {
 		go func() { ended <- f.Run(ctx) }()
 		running := mustMeet(t, f, "running", "a.1", idempotency.Won).Claim
 		mustRecordIn(t, f, "done", "a.2", "answer")
-		first := file
+		first := file.Load()
 		first.FailOnly("ping", idempotency.ErrReplaced)
-		until(t, 5*time.Second, "the new file serves", func() bool { return f.Backend() == idempotency.BackendSQLite && file != first })
+		until(t, 5*time.Second, "the new file serves", func() bool { return f.Backend() == idempotency.BackendSQLite && file.Load() != first })
 		mustMeet(t, f, "done", "a.3", idempotency.Recorded)
-		mustMeet(t, file, "running", "b.1", idempotency.InFlight)
+		mustMeet(t, file.Load(), "running", "b.1", idempotency.InFlight)
 		if err := f.Renew(t.Context(), running); err != nil {
 			t.Errorf("Renew = %v", err)
 		}

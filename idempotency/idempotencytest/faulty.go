@@ -57,6 +57,12 @@ func (f *Faulty) Replace(s idempotency.Store) {
 	f.Store = s
 }
 
+func (f *Faulty) inner() idempotency.Store {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.Store
+}
+
 // Calls returns how many calls there were.
 func (f *Faulty) Calls() int {
 	f.mu.Lock()
@@ -100,7 +106,7 @@ func (f *Faulty) do(ctx context.Context, method string, call func() error) error
 // Reserve implements idempotency.Store.
 func (f *Faulty) Reserve(ctx context.Context, key idempotency.Key, req idempotency.Request) (res idempotency.Reservation, err error) {
 	err = f.do(ctx, "reserve", func() error {
-		res, err = f.Store.Reserve(ctx, key, req)
+		res, err = f.inner().Reserve(ctx, key, req)
 		return err
 	})
 	if err != nil {
@@ -111,23 +117,23 @@ func (f *Faulty) Reserve(ctx context.Context, key idempotency.Key, req idempoten
 
 // Renew implements idempotency.Store.
 func (f *Faulty) Renew(ctx context.Context, c idempotency.Claim) error {
-	return f.do(ctx, "renew", func() error { return f.Store.Renew(ctx, c) })
+	return f.do(ctx, "renew", func() error { return f.inner().Renew(ctx, c) })
 }
 
 // Record implements idempotency.Store.
 func (f *Faulty) Record(ctx context.Context, c idempotency.Claim, outcome []byte) error {
-	return f.do(ctx, "record", func() error { return f.Store.Record(ctx, c, outcome) })
+	return f.do(ctx, "record", func() error { return f.inner().Record(ctx, c, outcome) })
 }
 
 // Release implements idempotency.Store.
 func (f *Faulty) Release(ctx context.Context, c idempotency.Claim) error {
-	return f.do(ctx, "release", func() error { return f.Store.Release(ctx, c) })
+	return f.do(ctx, "release", func() error { return f.inner().Release(ctx, c) })
 }
 
 // Settle implements idempotency.Settler.
 func (f *Faulty) Settle(ctx context.Context, c idempotency.Claim, outcome []byte) (slipped bool, err error) {
 	err = f.do(ctx, "settle", func() error {
-		slipped, err = f.Store.(idempotency.Settler).Settle(ctx, c, outcome)
+		slipped, err = f.inner().(idempotency.Settler).Settle(ctx, c, outcome)
 		return err
 	})
 	return slipped, err
@@ -136,7 +142,7 @@ func (f *Faulty) Settle(ctx context.Context, c idempotency.Claim, outcome []byte
 // Uncarried implements idempotency.Shadow.
 func (f *Faulty) Uncarried(ctx context.Context, all bool, req idempotency.ListRequest) (page idempotency.Page, err error) {
 	err = f.do(ctx, "uncarried", func() error {
-		page, err = f.Store.(idempotency.Shadow).Uncarried(ctx, all, req)
+		page, err = f.inner().(idempotency.Shadow).Uncarried(ctx, all, req)
 		return err
 	})
 	return page, err
@@ -144,13 +150,13 @@ func (f *Faulty) Uncarried(ctx context.Context, all bool, req idempotency.ListRe
 
 // Carried implements idempotency.Shadow.
 func (f *Faulty) Carried(ctx context.Context, key idempotency.Key, token string) error {
-	return f.do(ctx, "carried", func() error { return f.Store.(idempotency.Shadow).Carried(ctx, key, token) })
+	return f.do(ctx, "carried", func() error { return f.inner().(idempotency.Shadow).Carried(ctx, key, token) })
 }
 
 // Backlog implements idempotency.Shadow.
 func (f *Faulty) Backlog(ctx context.Context) (n int, err error) {
 	err = f.do(ctx, "backlog", func() error {
-		n, err = f.Store.(idempotency.Shadow).Backlog(ctx)
+		n, err = f.inner().(idempotency.Shadow).Backlog(ctx)
 		return err
 	})
 	return n, err
@@ -159,7 +165,7 @@ func (f *Faulty) Backlog(ctx context.Context) (n int, err error) {
 // Beat implements idempotency.Roll.
 func (f *Faulty) Beat(ctx context.Context, own health.Replica, ttl time.Duration) (all []health.Replica, err error) {
 	err = f.do(ctx, "beat", func() error {
-		all, err = f.Store.(idempotency.Roll).Beat(ctx, own, ttl)
+		all, err = f.inner().(idempotency.Roll).Beat(ctx, own, ttl)
 		return err
 	})
 	return all, err
@@ -167,13 +173,13 @@ func (f *Faulty) Beat(ctx context.Context, own health.Replica, ttl time.Duration
 
 // Leave implements idempotency.Roll.
 func (f *Faulty) Leave(ctx context.Context, replica string) error {
-	return f.do(ctx, "leave", func() error { return f.Store.(idempotency.Roll).Leave(ctx, replica) })
+	return f.do(ctx, "leave", func() error { return f.inner().(idempotency.Roll).Leave(ctx, replica) })
 }
 
 // Ping implements idempotency.Store.
 func (f *Faulty) Ping(ctx context.Context) error {
-	return f.do(ctx, "ping", func() error { return f.Store.Ping(ctx) })
+	return f.do(ctx, "ping", func() error { return f.inner().Ping(ctx) })
 }
 
 // Close implements idempotency.Store.
-func (f *Faulty) Close() error { return f.Store.Close() }
+func (f *Faulty) Close() error { return f.inner().Close() }
