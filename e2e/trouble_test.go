@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	_ "modernc.org/sqlite"
 
 	"github.com/oncegate/oncegate/internal/redistest"
 )
@@ -142,6 +145,43 @@ func TestB78TroubleWithTheFileWhileRunning(t *testing.T) {
 		wantAnswer(t, p.post("count", delivery, "{}"), 201, "processed")
 	}
 	wantRuns(t, tg, 2)
+}
+
+func TestAFileThatAnotherProcessHasLockedHoldsNobodyUpForLong(t *testing.T) {
+	t.Parallel()
+	tg := newTarget(t)
+	config := writeConfig(t, config(tg.URL, sqliteStore))
+	p := start(t, config)
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(filepath.Dir(config), "state", "gateway.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 5 {
+		wg.Go(func() {
+			begun := time.Now()
+			wantAnswer(t, p.post("count", fmt.Sprint("locked-", i), "{}"), 201, "new")
+			if took := time.Since(begun); took > 4*time.Second {
+				t.Errorf("message %d was answered after %s", i, took)
+			}
+		})
+	}
+	within(t, 4*time.Second, "the owner of the claims is degraded", func() bool { return p.health(t).Status == "degraded" })
+	wg.Wait()
+	if _, err := conn.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "the file serves again", func() bool { return p.health(t).Status == "healthy" })
+	wantAnswer(t, p.post("count", "locked-0", "{}"), 201, "processed")
+	wantRuns(t, tg, 5)
 }
 
 func TestB82TwoReplicasWithSQLiteEach(t *testing.T) {

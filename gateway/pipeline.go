@@ -214,6 +214,7 @@ func (p *Pipeline) run(work context.Context, claim idempotency.Claim, m message.
 		// Another owner has the message now: this run's result is dropped, and
 		// the sender's retry meets the other one's.
 		p.metrics.lost.Inc()
+		p.log.Warn("claim lost during the run: its result is refused, and its effect may be doubled", "route", pol.Route, "key", string(claim.Key))
 		return message.Receipt{State: message.InFlight, RetryAfter: maxRetryAfter}, nil
 	}
 	return message.Receipt{State: message.New, Outcome: outcome}, err

@@ -101,12 +101,14 @@ func (f *Fleet) Beside(own Replica, all []Replica) {
 	f.judge(own)
 }
 
-// Replicas returns whoever the last views showed, ordered by id; empty, not nil,
-// before the first one.
-func (f *Fleet) Replicas() []Sighting {
+// Replicas returns whoever the last views showed, ordered by id, and own as it is
+// now: nobody has to hear of himself from a store.
+func (f *Fleet) Replicas(own Replica) []Sighting {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.all()
+	all := slices.DeleteFunc(f.all(), func(r Sighting) bool { return r.ID == own.ID })
+	i, _ := slices.BinarySearchFunc(all, own.ID, func(r Sighting, id string) int { return cmp.Compare(r.ID, id) })
+	return slices.Insert(all, i, Sighting{Replica: own})
 }
 
 // compare notes since when configurations differ. The caller holds mu.
@@ -175,7 +177,7 @@ func (f *Fleet) sharing(own Replica) int {
 			n++
 		}
 	}
-	return n
+	return max(1, n) // itself, also before the first view
 }
 
 func (f *Fleet) anyInRedis() bool {

@@ -124,8 +124,8 @@ func TestB82_ReplicasOnStoresOfTheirOwn(t *testing.T) {
 			f := newFleet(t, 2)
 			f.Alone(live("a", store))
 			f.wantOwner(store, health.Cold, class, ownStore, remedy...)
-			if got := f.Replicas(); got == nil || len(got) != 0 {
-				t.Errorf("%s: Replicas = %v before the first view, want an empty list", store, got)
+			if got := f.Replicas(live("a", store)); len(got) != 1 || got[0].ID != "a" {
+				t.Errorf("%s: Replicas = %v before the first view, want this one", store, got)
 			}
 		}
 		f := newFleet(t, 1)
@@ -187,7 +187,7 @@ func TestReplicasOnHealth(t *testing.T) {
 	}
 	f.now = f.now.Add(1500 * time.Millisecond)
 	h := f.health.Handler(func(r *http.Request) bool { return r.Header.Get("Authorization") != "" }, func() health.Report {
-		return health.Report{Replica: "a", Replicas: f.Replicas()}
+		return health.Report{Replica: "a", Replicas: f.Replicas(all[1])}
 	})
 	get := func(token string) string {
 		req := httptest.NewRequest(http.MethodGet, "/health", nil)
@@ -206,8 +206,8 @@ func TestReplicasOnHealth(t *testing.T) {
 	}
 	text := get("Bearer x")
 	if err := json.Unmarshal([]byte(text), &report); err != nil || len(report.Replicas) != 2 || report.Replicas[0].Replica != "a" || report.Replicas[1].Replica != "b" ||
-		report.Replicas[0].Store != "redis" || report.Replicas[0].Age != 1.5 {
-		t.Errorf("/health with the token: %s, %v; want both in order, seen 1.5 s ago", text, err)
+		report.Replicas[0].Store != "redis" || report.Replicas[0].Age != 0 || report.Replicas[1].Age != 1.5 {
+		t.Errorf("/health with the token: %s, %v; want both in order, this one as it is now and the other seen 1.5 s ago", text, err)
 	}
 	if text := get(""); strings.Contains(text, "replicas") {
 		t.Errorf("/health without the token tells %s", text)
@@ -225,9 +225,9 @@ func TestReplicasBesideAnUnusedRedis(t *testing.T) {
 	f.now = f.now.Add(time.Second)
 	f.Beside(own, []health.Replica{own, other})
 	f.wantOwner("one on a file of its own", health.Stale, "unshared", elsewhere)
-	got := f.Replicas()
-	if len(got) != 2 || got[0].ID != "a" || !got[0].Beside || got[0].Age != 0 || got[1].ID != "b" || got[1].Beside || got[1].Age != 2 {
-		t.Errorf("Replicas = %+v, want the other beside and just seen, and this one in its store 2 s ago", got)
+	got := f.Replicas(own)
+	if len(got) != 2 || got[0].ID != "a" || !got[0].Beside || got[0].Age != 0 || got[1].ID != "b" || got[1].Beside || got[1].Age != 0 {
+		t.Errorf("Replicas = %+v, want the other beside and just seen, and this one as it is now", got)
 	}
 	two := newFleet(t, 2)
 	two.Seen(own, []health.Replica{own})

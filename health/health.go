@@ -5,6 +5,7 @@ package health
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -34,6 +35,10 @@ type Owner struct {
 	Class     string `json:"class,omitempty"`
 	Reason    string `json:"reason,omitempty"`
 	RetryHint string `json:"retry_hint,omitempty"`
+
+	// For the log alone, at the time of the entry.
+	Detail  string `json:"-"` // the error behind it
+	Lasting bool   `json:"-"` // a person has to end it
 }
 
 // Phase is the stage of the process's life.
@@ -72,16 +77,25 @@ func NewRegistry(log *slog.Logger) *Registry {
 func (r *Registry) Degrade(o Owner) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	entry := o
+	entry.Detail, entry.Lasting = "", false // another wording of the same trouble is no change
 	i, found := r.find(o.Kind, o.ID)
 	switch {
 	case !found:
-		r.owners = slices.Insert(r.owners, i, o)
-	case r.owners[i] == o:
+		r.owners = slices.Insert(r.owners, i, entry)
+	case r.owners[i] == entry:
 		return
 	default:
-		r.owners[i] = o
+		r.owners[i] = entry
 	}
-	r.log.Warn("degraded", "owner_kind", o.Kind, "owner_id", o.ID, "state", o.State, "class", o.Class, "reason", o.Reason, "retry_hint", o.RetryHint)
+	level, about := slog.LevelWarn, []any{"owner_kind", o.Kind, "owner_id", o.ID, "state", o.State, "class", o.Class, "reason", o.Reason, "retry_hint", o.RetryHint}
+	if o.Lasting {
+		level = slog.LevelError
+	}
+	if o.Detail != "" {
+		about = append(about, "error", o.Detail)
+	}
+	r.log.Log(context.Background(), level, "degraded", about...)
 }
 
 // Clear removes the entry, if there is one.

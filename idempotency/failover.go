@@ -62,7 +62,7 @@ type FailoverConfig struct {
 	// Heartbeats, where the first tier is a Roll: how long one lives, what this
 	// process says of itself, and who hears what all say.
 	TakeoverAfter time.Duration
-	Self          func(context.Context) health.Replica // nil: no heartbeats
+	Self          func() health.Replica // nil: no heartbeats
 	Seen          func(own health.Replica, all []health.Replica)
 }
 
@@ -222,7 +222,16 @@ func (f *Failover) reserve(ctx context.Context, key Key, req Request) (Reservati
 		f.down(t, err)
 	}
 	f.follow(key, req, Reservation{}, doubts)
-	return Reservation{}, fmt.Errorf("reserve %q: %w", key, errors.Join(append(errs, ErrUnavailable)...))
+	return Reservation{}, unavailable(errs)
+}
+
+// unavailable is ErrUnavailable and what each store said, on one line.
+func unavailable(errs []error) error {
+	err := ErrUnavailable
+	for _, e := range errs {
+		err = fmt.Errorf("%w; %w", err, e)
+	}
+	return err
 }
 
 // ask asks one store, under a heartbeat where that wants one. Not sent means
@@ -233,7 +242,7 @@ func (f *Failover) ask(ctx context.Context, t *tier, key Key, req Request) (sent
 	req.Owners = owners{f, t}
 	if t.Heartbeats {
 		if err := f.live.ensure(ctx); err != nil {
-			return false, res, fmt.Errorf("heartbeat: %w", err)
+			return false, res, err
 		}
 	}
 	res, err = t.store().Reserve(ctx, key, req)

@@ -371,8 +371,8 @@ func TestB134TroubleIsLoggedOnceForEachChange(t *testing.T) {
 				{Name: idempotency.BackendMemory, Classify: class,
 					Open: func(context.Context) (idempotency.Store, error) { return idempotency.NewMemory(time.Now), nil }},
 			},
-			OnUnavailable: idempotency.Open, Health: health.NewRegistry(slog.New(slog.DiscardHandler)),
-			Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now, ProbeEvery: time.Second,
+			OnUnavailable: idempotency.Open, Health: health.NewRegistry(slog.New(slog.NewTextHandler(&log, nil))),
+			Log: slog.New(slog.DiscardHandler), Now: time.Now, ProbeEvery: time.Second,
 		})
 		f.Start(t.Context())
 		ctx, cancel := context.WithCancel(t.Context())

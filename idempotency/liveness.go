@@ -32,7 +32,7 @@ type liveness struct {
 
 // livenessConfig is what a liveness needs.
 type livenessConfig struct {
-	Self          func(context.Context) health.Replica // what this process tells the others
+	Self          func() health.Replica // what this process tells the others
 	Seen          func(own health.Replica, all []health.Replica)
 	TakeoverAfter time.Duration // the life of a heartbeat
 	Now           func() time.Time
@@ -91,7 +91,7 @@ func (l *liveness) beat(ctx context.Context, always bool) error {
 	if roll == nil || !always && l.fresh() {
 		return nil
 	}
-	own := l.cfg.Self(ctx)
+	own := l.cfg.Self()
 	own.Seen = l.cfg.Now()
 	all, err := roll.Beat(ctx, own, l.cfg.TakeoverAfter)
 	if err != nil {

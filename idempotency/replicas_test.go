@@ -116,7 +116,7 @@ func newReplica(t *testing.T, id string, s *server, local idempotency.Store) *re
 		OnUnavailable: idempotency.Open, Replica: id, Health: r.Registry, Log: logger(t), Now: time.Now, ProbeEvery: time.Second,
 		Events:        idempotency.Events{Slipped: func() { r.slips.Add(1) }, TakenOver: func() { r.takeovers.Add(1) }},
 		TakeoverAfter: takeoverAfter,
-		Self: func(ctx context.Context) health.Replica {
+		Self: func() health.Replica {
 			return health.Replica{ID: id, Unsettled: r.Backlog()}
 		},
 	})
@@ -441,43 +441,6 @@ func TestARunThatIsRecordedNowhereIsNotAbandoned(t *testing.T) {
 		a.local.Fail(nil)
 		probed()
 		mustMeet(t, a, "m", "a.2", idempotency.InFlight)
-	})
-}
-
-func TestAStoreWhoseFileWasReplacedIsOpenedAnew(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		stores := []*idempotencytest.Faulty{{Store: memory()}, {Store: memory()}}
-		opened := 0
-		f := idempotency.NewFailover(idempotency.FailoverConfig{
-			Tiers: []idempotency.Tier{
-				{Name: idempotency.BackendSQLite, Classify: func(error) string { return "replaced" },
-					Open: func(context.Context) (idempotency.Store, error) {
-						opened++
-						return named{stores[opened-1], idempotency.BackendSQLite}, nil
-					}},
-				{Name: idempotency.BackendMemory, Classify: func(error) string { return "" },
-					Open: func(context.Context) (idempotency.Store, error) { return memory(), nil }},
-			},
-			OnUnavailable: idempotency.Open, Health: health.NewRegistry(slog.New(slog.DiscardHandler)), Log: logger(t), Now: time.Now, ProbeEvery: time.Second,
-		})
-		f.Start(t.Context())
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- f.Run(ctx) }()
-		mustRecordIn(t, f, "m", "a.1", "answer")
-		stores[0].FailOnly("ping", fmt.Errorf("ping: %w", idempotency.ErrReplaced))
-		probed()
-		probed()
-		if opened != 2 || f.Backend() != idempotency.BackendSQLite {
-			t.Errorf("opened %d times, claims go to %s; want the new file in use", opened, f.Backend())
-		}
-		mustRecordIn(t, f, "n", "a.2", "answer")
-		mustMeet(t, stores[1], "n", "b.1", idempotency.Recorded)
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
 	})
 }
 

@@ -3,7 +3,6 @@ package idempotency
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -102,7 +101,7 @@ func (f *Failover) beat(ctx context.Context, t *tier) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	if err := f.live.beat(ctx, true); err != nil && t.Heartbeats {
-		return fmt.Errorf("heartbeat: %w", err)
+		return err
 	}
 	return nil
 }

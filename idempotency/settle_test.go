@@ -246,7 +246,7 @@ func TestRecovery(t *testing.T) {
 		inOutage(t, idempotency.Open, redis, func(t *testing.T, o *outage) {
 			o.redis.Fail(errRefused)
 			mustMeet(t, o, "first", "r1.a", idempotency.Won)
-			o.sqlite.Slow(600 * time.Millisecond)
+			o.sqlite.Slow(300 * time.Millisecond)
 			time.Sleep(900 * time.Millisecond)
 			go func() { mustMeet(t, o, "last", "r1.b", idempotency.Won) }()
 			synctest.Wait()

@@ -189,12 +189,12 @@ func (f *Failover) isUp(t *tier) bool {
 func (f *Failover) down(t *tier, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if class := t.class(err); t.up || t.err == nil || class != t.class(t.err) {
+	if class := t.class(err); t.index > 0 && (t.up || t.err == nil || class != t.class(t.err)) {
 		level := slog.LevelWarn
 		if t.Lasting != nil && t.Lasting(class) {
 			level = slog.LevelError
 		}
-		f.cfg.Log.Log(context.Background(), level, "store not available", "store", t.Name, "class", class, "error", err)
+		f.cfg.Log.Log(context.Background(), level, "store behind the configured one not available", "store", t.Name, "class", class, "error", err)
 	}
 	if t.up {
 		select {

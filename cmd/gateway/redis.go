@@ -167,7 +167,7 @@ func (p *process) announce(ctx context.Context) error {
 func (p *process) beatBeside(ctx context.Context, server *redisServer) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	own := p.self(ctx)
+	own := p.self()
 	own.Seen = time.Now()
 	all, err := server.Beat(ctx, own, p.cfg.Hooks.Idempotency.TakeoverAfter)
 	if err == nil {

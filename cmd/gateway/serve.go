@@ -98,7 +98,7 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 		Self:          p.self,
 		Seen:          p.fleet.Seen,
 	})
-	p.fleet.Alone(p.self(context.Background()))
+	p.fleet.Alone(p.self())
 	p.pipeline = gateway.NewPipeline(gateway.PipelineConfig{
 		Store:              p.store,
 		InDoubt:            p.store.InDoubt,
@@ -141,7 +141,7 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 		Health:   p.health,
 		Metrics:  registry,
 		Backends: p.backends,
-		Replicas: p.fleet.Replicas,
+		Replicas: func() []health.Sighting { return p.fleet.Replicas(p.self()) },
 		Replica:  p.replica,
 		Version:  version(),
 		Log:      log,
@@ -155,9 +155,9 @@ func (p *process) backends() map[string]string {
 }
 
 // self is what this process tells the other replicas.
-func (p *process) self(ctx context.Context) health.Replica {
+func (p *process) self() health.Replica {
 	r := health.Replica{
-		ID: p.replica, Version: version(), Started: p.started, KeyFormat: idempotency.KeyFormat, Config: p.hash,
+		ID: p.replica, Version: version(), Started: p.started, Seen: time.Now(), KeyFormat: idempotency.KeyFormat, Config: p.hash,
 		Store: p.cfg.Hooks.Idempotency.StoreBackend, Backends: p.backends(), Unsettled: p.store.Backlog(),
 	}
 	for _, o := range p.health.Owners() {

@@ -21,6 +21,10 @@ import (
 	"github.com/oncegate/oncegate/message"
 )
 
+// fileTimeout is the budget of one claim in SQLite: hundreds of ordinary commits,
+// and less than a sender waits while another process holds the file.
+const fileTimeout = 2 * time.Second
+
 // tiers returns the configured claim store, with the weaker ones that serve
 // while it is away behind it.
 func tiers(cfg config.Config, replica string, registry *health.Registry, log *slog.Logger) []idempotency.Tier {
@@ -41,6 +45,7 @@ func tiers(cfg config.Config, replica string, registry *health.Registry, log *sl
 		Open: func(ctx context.Context) (idempotency.Store, error) {
 			return openSQLite(ctx, cfg, sqlitestore.Config{Replica: replica, Shadow: backend == idempotency.BackendRedis, Log: log})
 		},
+		Timeout:  fileTimeout,
 		Classify: sqlitedb.Classify,
 		Lasting:  sqlitedb.Lasting,
 	}

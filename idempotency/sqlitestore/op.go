@@ -34,6 +34,7 @@ type op struct {
 	answer          error // nil or ErrNotOwner, valid once the batch is committed
 	idArg, printArg any   // id[:] and print[:]
 	done            chan error
+	left            bool // the caller's: it waits no longer, and the writer may still be at it
 }
 
 func newOp() any {
@@ -50,6 +51,9 @@ func (s *Store) op(run operation, key idempotency.Key, print [16]byte) *op {
 
 // free forgets what o refers to, so that the pool keeps no message alive.
 func (s *Store) free(o *op) {
+	if o.left {
+		return
+	}
 	o.key, o.req, o.met, o.claim, o.outcome, o.slipped, o.answer = "", idempotency.Request{}, idempotency.Reservation{}, idempotency.Claim{}, nil, false, nil
 	s.ops.Put(o)
 }
@@ -62,16 +66,22 @@ func rowID(key idempotency.Key) [16]byte {
 }
 
 // do hands o to the writer and waits for its result. Until the writer has
-// taken it, the end of ctx withdraws it. From then on its true result is
-// awaited, so that no claim is left without an owner; that takes no longer
-// than the writer waits for another process, sqlitedb.BusyTimeout.
+// taken it, the end of ctx withdraws it. From then on it may be carried out
+// although ctx's error is returned, as with any store that another process can
+// lock; o is the writer's then and is not used again.
 func (s *Store) do(ctx context.Context, o *op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	select {
 	case s.queue <- o:
-		return <-o.done
+		select {
+		case err := <-o.done:
+			return err
+		case <-ctx.Done():
+			o.left = true
+			return ctx.Err()
+		}
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-s.stopped:

@@ -55,6 +55,9 @@ var marks = []struct {
 	{"max number of clients", Unreachable},
 }
 
+// errTLSSettings is why no client can be built: a file of the section tls.
+var errTLSSettings = errors.New("its settings cannot be used")
+
 // Classify returns the class of an error that came from a client, or "" for
 // nil. Only the server's own words are searched, never what was wrapped around
 // them, where a key could say anything. What no server said is a matter of
@@ -80,7 +83,7 @@ func Classify(err error) Class {
 	_, badCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
 	_, alert := errors.AsType[tls.AlertError](err)
-	if badCertificate || noTLS || alert {
+	if badCertificate || noTLS || alert || errors.Is(err, errTLSSettings) {
 		return TLS
 	}
 	return Unreachable

@@ -44,7 +44,7 @@ func New(cfg redisconf.Config, o Options) (redis.UniversalClient, error) {
 	conns := newConnections(orDefault(o.DialTimeout, time.Second))
 	if addr.TLS {
 		if conns.tls, err = tlsConfig(cfg.TLS); err != nil {
-			return nil, fmt.Errorf("redis client: tls: %w", err)
+			return nil, fmt.Errorf("redis client: tls: %w: %w", errTLSSettings, err)
 		}
 	}
 	opt, guard := settings(addr, o), newBreaker()

@@ -148,6 +148,9 @@ func TestNewRefusesABadAuthority(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "ca_file") || !strings.Contains(err.Error(), file) {
 			t.Errorf("New = %v, want an error that names ca_file and %s", err, file)
 		}
+		if class := redisclient.Classify(err); class != redisclient.TLS {
+			t.Errorf("class = %q, want tls: nothing heals that by itself", class)
+		}
 	}
 }
 
