@@ -229,6 +229,9 @@ func TestReplicasBesideAnUnusedRedis(t *testing.T) {
 	if len(got) != 2 || got[0].ID != "a" || !got[0].Beside || got[0].Age != 0 || got[1].ID != "b" || got[1].Beside || got[1].Age != 0 {
 		t.Errorf("Replicas = %+v, want the other beside and just seen, and this one as it is now", got)
 	}
+	one := newFleet(t, 1)
+	one.Beside(own, []health.Replica{own})
+	one.wantOwner("alone, before its file was looked at", "", "", "")
 	two := newFleet(t, 2)
 	two.Seen(own, []health.Replica{own})
 	two.wantOwner("fewer on the file", health.Cold, "unshared", ownStore, "1 of them claim")

@@ -212,3 +212,18 @@ func TestAReserveThatIsCarriedOutLateIsReleasedLater(t *testing.T) {
 		mustMeet(t, b, "m", "b.2", idempotency.Won)
 	})
 }
+
+// Such as the claim of a look, or of a run that was recorded nowhere.
+func TestATokenThatIsNeverSettledIsHeldForItsLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
+		mustMeet(t, a, "m", "a.1", idempotency.Won)
+		time.Sleep(59 * time.Second)
+		if (*a.redis.owners.Load()).Abandoned("a.1") {
+			t.Error("abandoned before its lease is over")
+		}
+		time.Sleep(3 * time.Second)
+		if !(*a.redis.owners.Load()).Abandoned("a.1") {
+			t.Error("held after its lease: what is never settled is kept for ever")
+		}
+	})
+}

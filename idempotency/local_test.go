@@ -90,7 +90,7 @@ func TestALocalStoreThatCannotBeReadIsNotTriedInALoop(t *testing.T) {
 		local := &unreadable{Memory: idempotency.NewMemory(time.Now)}
 		f := over(t, named{&idempotencytest.Faulty{Store: memory()}, idempotency.BackendRedis}, local)
 		time.Sleep(10 * time.Second)
-		if n := local.pings.Load(); n > 15 || f.Backend() != idempotency.BackendRedis {
+		if n := local.pings.Load(); n > 12 || f.Backend() != idempotency.BackendRedis {
 			t.Errorf("%d probes in 10 s, claims go to %s; want one a second and redis", n, f.Backend())
 		}
 	})
@@ -129,5 +129,24 @@ func TestSlowLocalClaimsUnderLoadDoNotKeepRedisAway(t *testing.T) {
 		for i := range sent {
 			mustMeet(t, o.redis, fmt.Sprint(i), "r2.x", idempotency.InFlight)
 		}
+	})
+}
+
+func TestALocalStoreThatHangsAtTheStartHoldsRedisUpForTwoSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newReplica(t, "a", newServer(), memory())
+		a.local.Slow(time.Hour)
+		started := make(chan struct{})
+		go func() {
+			defer close(started)
+			a.Start(t.Context())
+		}()
+		time.Sleep(2100 * time.Millisecond)
+		if got := a.Backend(); got != idempotency.BackendRedis {
+			t.Errorf("claims go to %s", got)
+		}
+		<-started
+		a.local.Slow(0)
 	})
 }

@@ -85,22 +85,66 @@ func TestACallerThatLeavesDoesNotTakeAStoreDown(t *testing.T) {
 	})
 }
 
-func TestARecordInMemoryReachesRedisThroughSQLite(t *testing.T) {
+func TestWhatHappenedInMemoryReachesRedisThroughSQLite(t *testing.T) {
+	t.Parallel()
+	for _, running := range []bool{false, true} {
+		t.Run(fmt.Sprintf("running %t", running), func(t *testing.T) {
+			inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
+				o.sqlite.Fail(errRefused)
+				o.redis.Fail(errRefused)
+				c := mustMeet(t, o, "m", "r1.a", idempotency.Won).Claim
+				if !running {
+					if err := o.Record(t.Context(), c, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				o.sqlite.Fail(nil)
+				probed()
+				if running {
+					if err := o.Record(t.Context(), c, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				o.redis.Fail(nil)
+				probed()
+				mustMeet(t, o.redis, "m", "r2.x", idempotency.Recorded)
+			})
+		})
+	}
+}
+
+// Choosing the store and claiming in it are one step for the store that comes
+// back: whatever was won before it serves is there.
+func TestNoClaimIsWonBesideARedisThatServes(t *testing.T) {
 	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
-		o.sqlite.Fail(errRefused)
 		o.redis.Fail(errRefused)
-		mustRecordIn(t, o, "recorded", "r1.a", "answer")
-		running := mustMeet(t, o, "running", "r1.b", idempotency.Won).Claim
-		o.sqlite.Fail(nil)
-		probed()
-		if err := o.Record(t.Context(), running, nil); err != nil {
-			t.Error(err)
+		mustRecordIn(t, o, "record", "r1.record", "")
+		o.sqlite.Slow(100 * time.Millisecond)
+		var mu sync.Mutex
+		var won []string
+		var wg sync.WaitGroup
+		send := func(i int) {
+			id := fmt.Sprint(i)
+			res := mustMeet(t, o, id, "r1."+id, idempotency.Won)
+			mu.Lock()
+			defer mu.Unlock()
+			if res.Claim.Backend == idempotency.BackendSQLite {
+				won = append(won, id)
+			}
 		}
-		o.redis.Fail(nil)
-		probed()
-		for _, id := range []string{"recorded", "running"} {
-			mustMeet(t, o.redis, id, "r2.x", idempotency.Recorded)
+		for i := 0; o.Backend() != idempotency.BackendRedis; i++ {
+			if i == 100 {
+				o.redis.Fail(nil)
+			}
+			wg.Go(func() { send(i) })
+			time.Sleep(time.Millisecond)
 		}
+		mu.Lock()
+		for _, id := range won {
+			mustMeet(t, o.redis, id, "r2."+id, idempotency.InFlight)
+		}
+		mu.Unlock()
+		wg.Wait()
 	})
 }
 

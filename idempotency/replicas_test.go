@@ -343,7 +343,14 @@ func TestTheHeartbeatSaysHowManyMessagesAreToBeSettled(t *testing.T) {
 			t.Error("the other replica is green while this one cannot settle")
 		}
 		a.redis.FailOnly("", nil)
-		time.Sleep(2*beatEvery + time.Second)
+		probed()
+		s.mu.Lock()
+		said := s.beats["a"].replica.Unsettled
+		s.mu.Unlock()
+		if said != 0 {
+			t.Errorf("the others are told of %d messages after all are settled", said)
+		}
+		time.Sleep(beatEvery + time.Second)
 		if n := a.Backlog(); n != 0 || a.degraded() || b.degraded() {
 			t.Errorf("backlog = %d, owners %+v and %+v after recovery", n, a.Owners(), b.Owners())
 		}
