@@ -1,9 +1,12 @@
 package idempotency_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -88,10 +91,13 @@ func TestALocalStoreThatCannotBeReadIsNotTriedInALoop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		local := &unreadable{Memory: idempotency.NewMemory(time.Now)}
-		f := over(t, named{&idempotencytest.Faulty{Store: memory()}, idempotency.BackendRedis}, local)
-		time.Sleep(10 * time.Second)
-		if n := local.pings.Load(); n > 12 || f.Backend() != idempotency.BackendRedis {
-			t.Errorf("%d probes in 10 s, claims go to %s; want one a second and redis", n, f.Backend())
+		var log bytes.Buffer
+		f := over(t, named{&idempotencytest.Faulty{Store: memory()}, idempotency.BackendRedis}, local, slog.New(slog.NewTextHandler(&log, nil)))
+		time.Sleep(10*time.Second + 500*time.Millisecond)
+		synctest.Wait()
+		lines := strings.Count(log.String(), "not available")
+		if n := local.pings.Load(); n > 12 || lines != 1 || f.Backend() != idempotency.BackendRedis {
+			t.Errorf("%d probes and %d lines in 10 s, claims go to %s; want one probe a second, one line and redis", n, lines, f.Backend())
 		}
 	})
 }

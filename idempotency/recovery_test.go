@@ -17,7 +17,7 @@ import (
 )
 
 // over is a Failover over stores of the test's own, with its probing under way.
-func over(t *testing.T, first, second idempotency.Store) *idempotency.Failover {
+func over(t *testing.T, first, second idempotency.Store, log *slog.Logger) *idempotency.Failover {
 	t.Helper()
 	tier := func(name string, s idempotency.Store) idempotency.Tier {
 		return idempotency.Tier{
@@ -28,7 +28,7 @@ func over(t *testing.T, first, second idempotency.Store) *idempotency.Failover {
 	f := idempotency.NewFailover(idempotency.FailoverConfig{
 		Tiers:         []idempotency.Tier{tier(idempotency.BackendRedis, first), tier(idempotency.BackendSQLite, second)},
 		OnUnavailable: idempotency.Open, Replica: "a", Health: health.NewRegistry(slog.New(slog.DiscardHandler)),
-		Log: logger(t), Now: time.Now, ProbeEvery: time.Second,
+		Log: log, Now: time.Now, ProbeEvery: time.Second,
 	})
 	f.Start(t.Context())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -118,30 +118,38 @@ func TestWhatHappenedInMemoryReachesRedisThroughSQLite(t *testing.T) {
 func TestNoClaimIsWonBesideARedisThatServes(t *testing.T) {
 	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
 		o.redis.Fail(errRefused)
-		mustRecordIn(t, o, "record", "r1.record", "")
-		o.sqlite.Slow(100 * time.Millisecond)
+		mustRecordIn(t, o, "first", "r1.first", "")
+		o.sqlite.Slow(20 * time.Millisecond)
 		var mu sync.Mutex
-		var won []string
+		var local []string
 		var wg sync.WaitGroup
 		send := func(i int) {
 			id := fmt.Sprint(i)
-			res := mustMeet(t, o, id, "r1."+id, idempotency.Won)
+			c := mustMeet(t, o, id, "r1."+id, idempotency.Won).Claim
+			if i%2 == 0 { // so that there is something to carry at each moment
+				if err := o.Record(t.Context(), c, nil); err != nil {
+					t.Error(err)
+				}
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			if res.Claim.Backend == idempotency.BackendSQLite {
-				won = append(won, id)
+			if c.Backend == idempotency.BackendSQLite {
+				local = append(local, id)
 			}
 		}
 		for i := 0; o.Backend() != idempotency.BackendRedis; i++ {
-			if i == 100 {
+			if i == 500 {
 				o.redis.Fail(nil)
 			}
 			wg.Go(func() { send(i) })
-			time.Sleep(time.Millisecond)
+			time.Sleep(5 * time.Millisecond)
 		}
 		mu.Lock()
-		for _, id := range won {
-			mustMeet(t, o.redis, id, "r2."+id, idempotency.InFlight)
+		for _, id := range local {
+			res, err := o.redis.Reserve(t.Context(), idempotencytest.Key(id), idempotency.Request{Token: "r2." + id, Lease: time.Minute, TTL: time.Hour})
+			if err != nil || res.State == idempotency.Won {
+				t.Errorf("%s was won in the local store, and Redis, which serves, lets another replica have it (%v)", id, err)
+			}
 		}
 		mu.Unlock()
 		wg.Wait()
@@ -251,7 +259,7 @@ func TestTwoDeliveriesAtTheEdgeOfAnOutageRunOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		redis := &edge{Memory: idempotency.NewMemory(time.Now)}
-		f := over(t, redis, named{&idempotencytest.Faulty{Store: memory()}, idempotency.BackendSQLite})
+		f := over(t, redis, named{&idempotencytest.Faulty{Store: memory()}, idempotency.BackendSQLite}, logger(t))
 		var wins atomic.Int32
 		var wg sync.WaitGroup
 		for i := range 2 {
@@ -305,7 +313,7 @@ func (l *lateReserve) Reserve(ctx context.Context, key idempotency.Key, req idem
 func TestAReserveThatTakesAMinuteIsNotAbandoned(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := over(t, &lateReserve{Memory: idempotency.NewMemory(time.Now)}, memory())
+		f := over(t, &lateReserve{Memory: idempotency.NewMemory(time.Now)}, memory(), logger(t))
 		reserve := func(token string) idempotency.State {
 			res, err := f.Reserve(t.Context(), idempotencytest.Key("m"), idempotency.Request{Token: token, Lease: 15 * time.Minute, TTL: time.Hour})
 			if err != nil {
@@ -370,6 +378,49 @@ func TestAReplacedFileGetsBackWhatTheProcessKnows(t *testing.T) {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+func TestAClaimThatRedisOvertookIsNotRun(t *testing.T) {
+	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
+		o.redis.Fail(errRefused)
+		mustMeet(t, o, "first", "r1.first", idempotency.Won)
+		o.sqlite.Replace(slowClaims{idempotency.NewMemory(time.Now)})
+		met := make(chan idempotency.State, 1)
+		go func() {
+			time.Sleep(900 * time.Millisecond)
+			res, err := o.Reserve(t.Context(), idempotencytest.Key("m"), idempotency.Request{Token: "r1.slow", Lease: time.Minute, TTL: time.Hour})
+			if err != nil {
+				t.Error(err)
+			}
+			met <- res.State
+		}()
+		time.Sleep(950 * time.Millisecond)
+		o.redis.Fail(nil)
+		until(t, time.Second, "Redis serves", func() bool { return o.Backend() == idempotency.BackendRedis })
+		mustMeet(t, o.redis, "m", "r2.fast", idempotency.Won)
+		if got := <-met; got != idempotency.InFlight {
+			t.Errorf("the slow claim ended in state %d, want in flight: the other replica has the message", got)
+		}
+	})
+}
+
+func TestAStoreThatIsLostAsSoonAsItIsBackIsNotTriedInALoop(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *server, a, _ *replica) {
+		a.redis.Fail(errRefused)
+		_, err := a.Reserve(t.Context(), idempotencytest.Key("m"), idempotency.Request{Token: "a.1", Lease: time.Hour, TTL: time.Hour, OnUnavailable: idempotency.Closed})
+		if !errors.Is(err, idempotency.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		a.redis.Fail(nil)
+		probed()
+		a.redis.FailOnly("release", errRefused)
+		time.Sleep(takeoverAfter)
+		before := a.redis.Calls()
+		time.Sleep(5 * time.Second)
+		if n := a.redis.Calls() - before; n > 100 {
+			t.Errorf("%d calls in 5 s", n)
 		}
 	})
 }
