@@ -155,7 +155,6 @@ func (f *Failover) Reserve(ctx context.Context, key Key, req Request) (Reservati
 	defer f.claiming.leave()
 	res, err := f.claim(ctx, key, req)
 	if err != nil || res.State != Won {
-		f.known.ended(key, req.Token)
 		return res, err
 	}
 	if met, ok := f.known.won(res.Claim); !ok {
@@ -171,18 +170,23 @@ func (f *Failover) Reserve(ctx context.Context, key Key, req Request) (Reservati
 
 // claim reserves, and does so again where a better store has come back while
 // the claim was made in a weaker one: that one has not been told of it. Mostly
-// none has, since claims are held off meanwhile.
+// none has, since claims are held off meanwhile. Again means with another token:
+// a release of the first one may be on its way to any store.
 func (f *Failover) claim(ctx context.Context, key Key, req Request) (Reservation, error) {
-	for again := range f.tiers {
+	for tries := 1; ; tries++ {
 		f.known.begin(key, req.Token)
 		res, err := f.reserve(ctx, key, req)
-		home := f.tierOf(res.Claim.Backend)
-		if err != nil || res.State != Won || again == len(f.tiers)-1 || !slices.ContainsFunc(f.tiers[:home], f.isUp) {
+		if err != nil || res.State != Won {
+			f.known.ended(key, req.Token)
 			return res, err
 		}
+		home := f.tierOf(res.Claim.Backend)
+		if tries == len(f.tiers) || !slices.ContainsFunc(f.tiers[:home], f.isUp) {
+			return res, nil
+		}
 		f.giveBack(ctx, res.Claim)
+		req.Token = NewToken(ReplicaOf(req.Token))
 	}
-	panic("unreachable: a Failover has a tier")
 }
 
 // giveBack releases a claim that nobody will run. What a store does not take

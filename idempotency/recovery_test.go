@@ -424,3 +424,20 @@ func TestAStoreThatIsLostAsSoonAsItIsBackIsNotTriedInALoop(t *testing.T) {
 		}
 	})
 }
+
+func TestAClaimThatIsMadeAgainIsNotReleasedByWhatIsPending(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server, a, b *replica) {
+		a.local.Replace(slowClaims{idempotency.NewMemory(time.Now)})
+		a.redis.FailOnlyAfter("reserve", errors.New("connection reset"))
+		time.AfterFunc(100*time.Millisecond, func() { a.redis.FailOnly("", nil) })
+		c := mustMeet(t, a, "m", "a.1", idempotency.Won).Claim
+		if c.Backend != idempotency.BackendRedis {
+			t.Fatalf("claimed in %s, want it made again in Redis, which is back", c.Backend)
+		}
+		time.Sleep(takeoverAfter + 5*time.Second) // past both confirmations of the release
+		mustMeet(t, b, "m", "b.1", idempotency.InFlight)
+		if err := a.Record(t.Context(), c, nil); err != nil {
+			t.Errorf("Record = %v", err)
+		}
+	})
+}
