@@ -101,7 +101,7 @@ func (d *Doctor) Check(ctx context.Context) []health.Check {
 	running := d.ask(ctx, cfg)
 	checks := []health.Check{running.check(cfg), {
 		ID: CheckConfig, Status: health.CheckOK, Source: source,
-		Detail: fmt.Sprintf("valid: %d hooks, %d agents, claims in %s", len(cfg.Hooks.Hooks), len(cfg.Agents), cfg.Hooks.Idempotency.StoreBackend),
+		Detail: fmt.Sprintf("valid: %s, %s, claims in %s", plural(len(cfg.Hooks.Hooks), "hook"), plural(len(cfg.Agents), "agent"), cfg.Hooks.Idempotency.StoreBackend),
 	}}
 	dir, database := stateDir(cfg.Gateway.StateDir), d.database(ctx, cfg)
 	checks = append(checks, secrets(cfg, source), d.port(ctx, cfg.Gateway), dir, d.fileSystem(cfg), database)

@@ -159,6 +159,7 @@ func (p *process) self() health.Replica {
 	r := health.Replica{
 		ID: p.replica, Version: version(), Started: p.started, Seen: time.Now(), KeyFormat: idempotency.KeyFormat, Config: p.hash,
 		Store: p.cfg.Hooks.Idempotency.StoreBackend, Backends: p.backends(), Unsettled: p.store.Backlog(),
+		Degraded: []string{}, // none is an empty list, not null
 	}
 	for _, o := range p.health.Owners() {
 		r.Degraded = append(r.Degraded, o.Kind+"/"+o.ID)
