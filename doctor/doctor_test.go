@@ -174,7 +174,7 @@ func TestCheck(t *testing.T) {
 
 	t.Run("a Redis that refuses is named by class with its remedy", func(t *testing.T) {
 		t.Parallel()
-		for class, hint := range map[string]string{"auth": "password", "permission": "docs/operations.md", "tls": "ca_file", "unreachable": "address", "misconf": "refuses writes"} {
+		for class, hint := range map[string]string{"auth": "password", "permission": "docs/operations.md", "tls": "ca_file", "unreachable": "address", "misconf": "repair the disk", "other": "look at the log of Redis"} {
 			d := newDoctor(t, redisConfig, t.TempDir())
 			server := &fakeRedis{ping: errors.New("the server's words"), class: class}
 			d.Backends.Redis = func(context.Context, redisconf.Config) (doctor.Redis, error) { return server, nil }
@@ -239,7 +239,7 @@ func TestCheck(t *testing.T) {
 
 	t.Run("only for a damaged database is the remedy to move it away", func(t *testing.T) {
 		t.Parallel()
-		for class, hint := range map[string]string{"locked": "other process", "not_writable": "read and write", "full": "free some space", "unusable": "keep the file"} {
+		for class, hint := range map[string]string{"locked": "end the process", "not_writable": "writable", "full": "free space", "io": "look at the disk", "unusable": "keep gateway.db"} {
 			dir := t.TempDir()
 			d := newDoctor(t, "", dir)
 			if err := os.Mkdir(filepath.Join(dir, "state"), 0o700); err != nil {

@@ -116,31 +116,15 @@ func (d *Doctor) database(ctx context.Context, cfg config.Config) health.Check {
 	}
 	for _, file := range []string{path, path + "-wal", path + "-shm"} {
 		if err := unix.Access(file, unix.W_OK); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			c.Status, c.Hint = health.CheckFail, databaseHint("not_writable")
+			c.Status, c.Hint = health.CheckFail, idempotency.Hint(idempotency.BackendSQLite, "not_writable")
 			c.Detail = fmt.Sprintf("not_writable: %s cannot be written by this user: %v", file, err)
 			return c
 		}
 	}
 	if class, err := d.Backends.Database(ctx, path); err != nil {
-		c.Status, c.Detail, c.Hint = health.CheckFail, class+": "+err.Error(), databaseHint(class)
+		c.Status, c.Detail, c.Hint = health.CheckFail, class+": "+err.Error(), idempotency.Hint(idempotency.BackendSQLite, class)
 		return c
 	}
 	c.Status, c.Detail = health.CheckOK, path+" is a sound database"
 	return c
-}
-
-// databaseHint sends nobody to move away a file that is sound: its records
-// would be forgotten for nothing.
-func databaseHint(class string) string {
-	switch class {
-	case "corrupt":
-		return "stop the gateway, then restore the file from a backup, or move it away to begin with an empty one; what only it recorded is forgotten then"
-	case "locked":
-		return "end the other process that holds the file; the file itself is sound"
-	case "not_writable":
-		return "let the gateway's user read and write the file and its directory"
-	case "full":
-		return "free some space on the file's disk"
-	}
-	return "keep the file and look at its disk; the system's log may say more"
 }

@@ -100,19 +100,7 @@ func redisHint(class string, err error) string {
 	if clusterWord(err) != "" {
 		return clusterHint
 	}
-	switch class {
-	case "auth":
-		return "correct the user and password in gateway.push.redis"
-	case "permission":
-		return "allow the user the commands that docs/operations.md lists"
-	case "tls":
-		return "check gateway.push.redis.tls: the authority in ca_file and the server_name"
-	case "unreachable":
-		return "start Redis, or correct the address in gateway.push.redis"
-	case "readonly":
-		return "set gateway.push.redis to the primary; a replica takes no claims"
-	}
-	return "look at the Redis server; it refuses writes"
+	return idempotency.Hint(idempotency.BackendRedis, class)
 }
 
 // infoChecks read the fields of INFO.

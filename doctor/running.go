@@ -117,7 +117,7 @@ func (r running) check(cfg config.Config) health.Check {
 }
 
 // lasting are the classes of trouble that do not heal by themselves.
-var lasting = []string{"auth", "permission", "tls", "corrupt", "not_writable", "unusable", "other", "unshared", "key_format"}
+var lasting = []string{"auth", "permission", "tls", "corrupt", "not_writable", "io", "unusable", "other", "unshared", "key_format"}
 
 func describe(f *finding, url string, report health.Report, err error) {
 	switch {

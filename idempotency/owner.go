@@ -48,7 +48,7 @@ func (f *Failover) report() {
 	default:
 		o.Reason = reasonRedisCold
 	}
-	o.RetryHint = hint(best.Name, o.Class)
+	o.RetryHint = Hint(best.Name, o.Class) + "; it is tried again by itself"
 	if serving == nil {
 		o.RetryHint = "messages are refused with 503 until the store is back; " + o.RetryHint
 	}
@@ -56,9 +56,9 @@ func (f *Failover) report() {
 	f.cfg.Health.Degrade(o)
 }
 
-// hint says what to do about trouble of a class. That a store is tried again by
-// itself goes for every class.
-func hint(store, class string) string {
+// Hint says what to do about trouble of a class with a store, in the words of
+// /health and doctor alike. It sends nobody to move away a file that is sound.
+func Hint(store, class string) string {
 	hints := map[string]string{
 		"unreachable":  "start Redis, or correct its address in gateway.push.redis; if it runs, see whether it answers, and whether that port speaks TLS",
 		"auth":         "correct the user and password in gateway.push.redis",
@@ -69,7 +69,7 @@ func hint(store, class string) string {
 		"oom":          "raise maxmemory of Redis, or free some of it",
 		"misconf":      "repair the disk that Redis saves to; its log says more",
 		"emptied":      "wait: what this replica knows is being written into it; see why Redis lost its data",
-		"corrupt":      "restore gateway.db in gateway.state_dir from a backup, or move it away to begin with an empty one",
+		"corrupt":      "stop the gateway, then restore gateway.db in gateway.state_dir from a backup, or move it away to begin with an empty one",
 		"locked":       "end the process that holds gateway.db in gateway.state_dir",
 		"full":         "free space on the disk of gateway.state_dir",
 		"not_writable": "make gateway.state_dir and gateway.db writable for the gateway's user, or choose another directory",
@@ -80,9 +80,12 @@ func hint(store, class string) string {
 		return "mount the disk of gateway.state_dir for writing, or choose another directory"
 	}
 	if h, ok := hints[class]; ok {
-		return h + "; it is tried again by itself"
+		return h
 	}
-	return "run gateway doctor, which says more; it is tried again by itself"
+	if store == BackendRedis {
+		return "look at the log of Redis: it refuses what the gateway needs"
+	}
+	return "keep gateway.db and look at its disk; the system's log may say more"
 }
 
 // owing reports whether a weaker store that cannot be read may hold messages
