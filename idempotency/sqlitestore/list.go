@@ -34,12 +34,8 @@ func OpenReadOnly(ctx context.Context, path string, now func() time.Time) (*Read
 	if err != nil {
 		return nil, err
 	}
-	version, err := readVersion(ctx, db)
-	if err == nil && version == 0 {
-		err = errors.New("it has no tables yet; the gateway makes them when it starts")
-	}
-	if err != nil {
-		return nil, errors.Join(sqlitedb.Explain(path, err), db.Close())
+	if err := schemas.Check(ctx, db, path); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
 	return &Reader{db: db, path: path, now: now}, nil
 }

@@ -85,7 +85,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 }
 
 func start(ctx context.Context, c Config, db *sqlitedb.DB, p *presence) (*Store, error) {
-	if err := migrate(ctx, db.Writer); err != nil {
+	if err := schemas.Migrate(ctx, db); err != nil {
 		return nil, err
 	}
 	if c.Shadow {
