@@ -157,10 +157,10 @@ func (a *answer) write(w http.ResponseWriter) {
 		writeText(w, a.challenge)
 	case a.result != done && a.result != duplicate:
 		a.writeFailure(w)
-	case outcome.Action == message.ActionAgent:
+	case outcome.Action == message.ActionAgent, outcome.Action == message.ActionWake:
 		writeJSON(w, http.StatusOK, agentBody{
 			OK: true, Action: outcome.Action, Agent: outcome.Agent, Session: textOrNull(outcome.Session, outcome.Session == ""),
-			Reply: textOrNull(outcome.Reply, outcome.Omitted), Delivered: outcome.Delivered,
+			Reply: textOrNull(outcome.Reply, outcome.Omitted || outcome.Action == message.ActionWake), Delivered: outcome.Delivered,
 			ReplyOmitted: outcome.Omitted, Deduplicated: a.result == duplicate,
 		})
 	case outcome.Response == nil: // recorded without an answer

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	agent := message.Outcome{Action: message.ActionAgent, Agent: "assistant", Session: "s", Reply: "hi <b>"}
+	wake := message.Outcome{Action: message.ActionWake, Agent: "assistant", Session: "s"}
 	forward := message.Outcome{Action: message.ActionForward, Response: &message.Response{
 		Status: 404, Header: map[string][]string{"Content-Type": {"text/plain"}, "Location": {"/there"}}, Body: []byte("no such thing"),
 	}}
@@ -53,6 +55,19 @@ func TestAnswers(t *testing.T) {
 			receipt: message.Receipt{State: message.Processed, Outcome: agent.Bounded(1)},
 			body:    `{"ok":true,"action":"agent","agent":"assistant","session":"s","reply":null,"delivered":null,"reply_omitted":true,"deduplicated":true}`,
 			header:  http.Header{"Idempotency-Replayed": {"true"}},
+		},
+		{
+			name: "a wake", receipt: message.Receipt{State: message.New, Outcome: wake}, status: 200,
+			body: `{"ok":true,"action":"wake","agent":"assistant","session":"s","reply":null,"delivered":null}`,
+		},
+		{
+			name: "a wake without key and session", receipt: message.Receipt{Outcome: message.Outcome{Action: "wake", Agent: "a"}}, status: 200,
+			body: `{"ok":true,"action":"wake","agent":"a","session":null,"reply":null,"delivered":null}`,
+		},
+		{
+			name: "a duplicate of a wake", receipt: message.Receipt{State: message.Processed, Outcome: wake}, status: 200,
+			body:   `{"ok":true,"action":"wake","agent":"assistant","session":"s","reply":null,"delivered":null,"deduplicated":true}`,
+			header: http.Header{"Idempotency-Replayed": {"true"}},
 		},
 		{
 			name: "a duplicate without a stored answer", receipt: message.Receipt{State: message.Processed}, status: 200,
@@ -267,4 +282,58 @@ func TestOneLogLineForEachMessage(t *testing.T) {
 			t.Errorf("the line %q lacks %s", log, part)
 		}
 	}
+}
+
+func TestAWakeLeavesNoReply(t *testing.T) {
+	t.Parallel()
+	const body = `{"ok":true,"action":"wake","agent":"assistant","session":"room","reply":null,"delivered":null`
+	var recorded message.Outcome
+	f := build(t, func(h *hooks.Hook, _ *hooks.Deps) {
+		h.Action, h.Agent, h.Session, h.IdempotencyKey = message.ActionWake, "assistant", "{{ payload.room }}", "{{ payload.id }}"
+	})
+	f.pipeline.process = func(ctx context.Context, m message.Message, p message.Policy) (message.Receipt, error) {
+		if recorded.Action != "" {
+			return message.Receipt{State: message.Processed, Outcome: recorded}, nil
+		}
+		receipt, err := run(ctx, m, p)
+		recorded = receipt.Outcome
+		return receipt, err
+	}
+	wantAnswer(t, f.post(t, `{"id":1,"room":"room","text":"private words"}`, nil), 200, body+`}`)
+	if want := (message.Outcome{Action: message.ActionWake, Agent: "assistant", Session: "room"}); !reflect.DeepEqual(recorded, want) {
+		t.Errorf("the run left %+v, want %+v: nothing of the reply", recorded, want)
+	}
+	wantAnswer(t, f.post(t, `{"id":1,"room":"room","text":"private words"}`, nil), 200, body+`,"deduplicated":true}`)
+	if a, b := f.pipeline.messages[0], f.pipeline.messages[1]; a.Key.ID != "1" || a.Key != b.Key || a.Text != "private words" {
+		t.Errorf("messages %+v and %+v, want one key and the text, as for an agent", a, b)
+	}
+	wantAnswer(t, f.post(t, "", nil), 200, `{"ok":true,"skipped":"empty"}`)
+	if f.runs() != 2 {
+		t.Errorf("an empty body woke the agent")
+	}
+}
+
+func TestAWakeThatFailsRunsAgain(t *testing.T) {
+	t.Parallel()
+	f := build(t, func(h *hooks.Hook, d *hooks.Deps) {
+		h.Action = message.ActionWake
+		d.Agents = func(string) (message.Runner, bool) { return failing{}, true }
+	})
+	var left message.Outcome
+	f.pipeline.process = func(ctx context.Context, m message.Message, p message.Policy) (message.Receipt, error) {
+		receipt, err := run(ctx, m, p)
+		left = receipt.Outcome
+		return receipt, err
+	}
+	wantAnswer(t, f.post(t, `{"id":1}`, nil), 504, `{"ok":false,"error":"run timed out"}`)
+	if left.Action != "" {
+		t.Errorf("a failed run left %+v", left)
+	}
+}
+
+// failing is a Runner that runs out of time.
+type failing struct{}
+
+func (failing) Run(context.Context, message.Turn) (message.Outcome, error) {
+	return message.Outcome{}, fmt.Errorf("agent: %w", message.ErrTimeout)
 }

@@ -23,7 +23,7 @@ type Config struct {
 type Hook struct {
 	Path      string            `yaml:"path"`
 	Agent     string            `yaml:"agent,omitempty"` // optional when there is exactly one
-	Action    string            `yaml:"action"`
+	Action    string            `yaml:"action"`          // agent, forward, wake
 	Auth      *Tokens           `yaml:"auth,omitempty"`
 	Signature *signature.Config `yaml:"signature,omitempty"`
 

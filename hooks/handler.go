@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,11 +11,11 @@ import (
 	"net/netip"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/hooks/payload"
+	"github.com/oncegate/oncegate/internal/client"
 	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
 )
@@ -40,18 +41,39 @@ type clients interface {
 	Fail(r *http.Request) (retryAfter time.Duration) // 0 while the client has not failed too often
 }
 
-// Deps is what a Handler works with; everything is required.
+// Deps is what a Handler works with. Pipeline and Agents are required; what
+// else is left out has the gateway's own default.
 type Deps struct {
 	Pipeline  pipeline
 	Agents    func(name string) (message.Runner, bool) // the runner of an agent; "" asks for the only one
-	Clients   clients
-	Token     secret.String                // the gateway's own; opens hooks that configure no authentication
-	Private   bool                         // only the gateway's own machine can reach it
-	PublicURL func(r *http.Request) string // what the sender called; for signatures that cover it
-	MaxBody   int64                        // bytes, of a request, as sent and decompressed, and of a forward target's answer
-	Now       func() time.Time
-	Log       *slog.Logger
-	Metrics   prometheus.Registerer
+	Clients   clients                                  // nil: each may fail 20 times a minute, and no proxy is trusted
+	Token     secret.String                            // the gateway's own; opens hooks that configure no authentication
+	Private   bool                                     // only the gateway's own machine can reach it
+	PublicURL func(r *http.Request) string             // what the sender called, for signatures that cover it; nil: ""
+	MaxBody   int64                                    // bytes, of a request, as sent and decompressed, and of a forward target's answer; 0: 1 MiB
+	Now       func() time.Time                         // nil: time.Now
+	Log       *slog.Logger                             // nil: nothing is logged
+	Metrics   prometheus.Registerer                    // nil: what is counted is shown nowhere
+}
+
+func (d Deps) withDefaults() Deps {
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	if d.Clients == nil {
+		d.Clients = client.New(client.Config{Limit: 20, Window: time.Minute}, d.Now)
+	}
+	if d.PublicURL == nil {
+		d.PublicURL = func(*http.Request) string { return "" }
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Metrics == nil {
+		d.Metrics = prometheus.NewRegistry()
+	}
+	d.MaxBody = cmp.Or(d.MaxBody, 1<<20)
+	return d
 }
 
 // Handler serves POST /hooks/<path>. It keeps nothing between requests but
@@ -69,6 +91,7 @@ var _ http.Handler = (*Handler)(nil)
 // New builds the handler of a valid configuration. It fails if a hook names
 // an agent that does not exist.
 func New(cfg Config, d Deps) (*Handler, error) {
+	d = d.withDefaults()
 	m, err := newMetrics(d.Metrics)
 	if err != nil {
 		return nil, fmt.Errorf("register hook metrics: %w", err)
@@ -175,7 +198,7 @@ func (h *Handler) process(rt *route, d *delivery) answer {
 	if !rt.wants(d, h.metrics) {
 		return skip("event")
 	}
-	text := h.text(ctx, rt, d)
+	text, prompt := h.text(ctx, rt, d)
 	if rt.speaks && d.Payload == nil && text == "" {
 		return skip("empty")
 	}
@@ -195,6 +218,7 @@ func (h *Handler) process(rt *route, d *delivery) answer {
 		CallerKey:   id.byCaller,
 		Session:     h.session(ctx, rt, d),
 		Text:        text,
+		Prompt:      prompt,
 		Body:        d.body,
 		ContentType: d.contentType,
 	}
@@ -233,20 +257,17 @@ func bounded(session string) string {
 }
 
 // text returns what the message says: the template's text, else the first of
-// payload.message and payload.text that is a string, else the body itself.
-func (h *Handler) text(ctx context.Context, rt *route, d *delivery) string {
-	var text string
+// payload.message and payload.text that is a string, else the body itself. The
+// prompt is empty unless a template frames what others have written.
+func (h *Handler) text(ctx context.Context, rt *route, d *delivery) (text, prompt string) {
 	if rt.message.IsEmpty() {
 		text = defaultText(d)
 	} else {
 		var missing []string
-		text, missing = rt.message.Render(&d.Inputs)
+		text, prompt, missing = rt.message.RenderPrompt(&d.Inputs)
 		h.missing(ctx, rt, inMessage, missing)
 	}
-	if !utf8.ValidString(text) {
-		text = strings.ToValidUTF8(text, "\uFFFD")
-	}
-	return text
+	return strings.ToValidUTF8(text, "\uFFFD"), strings.ToValidUTF8(prompt, "\uFFFD")
 }
 
 func defaultText(d *delivery) string {

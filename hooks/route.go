@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -41,7 +42,7 @@ func (h *Handler) newRoute(hook Hook, cfg Config) (*route, error) {
 		acceptCallerKey: hook.AcceptIdempotencyKey,
 		callerKey:       hook.CallerKey,
 		requireKey:      hook.RequireKey,
-		speaks:          hook.Action == message.ActionAgent,
+		speaks:          hook.Action != message.ActionForward,
 	}
 	var err error
 	if rt.guard, err = newGuard(hook, h.deps.Token); err != nil {
@@ -87,7 +88,25 @@ func (h *Handler) runner(hook Hook) (message.Runner, error) {
 	if !ok {
 		return nil, fmt.Errorf("agent: there is no agent %q", hook.Agent)
 	}
+	if hook.Action == message.ActionWake {
+		return waker{runner}, nil
+	}
 	return runner, nil
+}
+
+// waker is the Runner of action wake: an agent's, whose reply is neither recorded
+// nor sent to anybody.
+type waker struct{ agent message.Runner }
+
+var _ message.Runner = waker{}
+
+// Run implements message.Runner.
+func (w waker) Run(ctx context.Context, turn message.Turn) (message.Outcome, error) {
+	outcome, err := w.agent.Run(ctx, turn)
+	if err != nil {
+		return message.Outcome{}, err
+	}
+	return message.Outcome{Action: message.ActionWake, Agent: outcome.Agent, Session: outcome.Session}, nil
 }
 
 // ContentWindow returns how long content is known. A signed request can be

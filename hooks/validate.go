@@ -125,7 +125,7 @@ func (h Hook) actionProblems() []error {
 		}
 	}
 	switch h.Action {
-	case message.ActionAgent:
+	case message.ActionAgent, message.ActionWake:
 		useless("target", h.Target != "")
 		useless("headers", len(h.Headers) > 0)
 		useless("response_headers", len(h.ResponseHeaders) > 0)
@@ -136,7 +136,7 @@ func (h Hook) actionProblems() []error {
 		errs = append(errs, checkTarget(h.Target))
 		errs = append(errs, h.headerProblems()...)
 	default:
-		errs = append(errs, fmt.Errorf("action: %q is not one of %s, %s", h.Action, message.ActionAgent, message.ActionForward))
+		errs = append(errs, fmt.Errorf("action: %q is not one of %s, %s, %s", h.Action, message.ActionAgent, message.ActionForward, message.ActionWake))
 	}
 	return errs
 }

@@ -1,13 +1,14 @@
 package hooks_test
 
 import (
-	"log/slog"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/oncegate/oncegate/gateway"
 	"github.com/oncegate/oncegate/hooks"
 	"github.com/oncegate/oncegate/hooks/signature"
 	"github.com/oncegate/oncegate/internal/secret"
@@ -48,7 +49,20 @@ func TestValidate(t *testing.T) {
 			"an escape", agent(func(h *hooks.Hook) { h.Path = "a%2Fb" }),
 			`hooks[0].path: "a%2Fb" may hold only letters, digits, ".", "_", "~", "-" and "/" between segments`,
 		},
-		{"an unknown action", agent(func(h *hooks.Hook) { h.Action = "wake" }), `hooks[0].action: "wake" is not one of agent, forward`},
+		{"an unknown action", agent(func(h *hooks.Hook) { h.Action = "run" }), `hooks[0].action: "run" is not one of agent, forward, wake`},
+		{
+			"a wake with all that an agent may have", agent(func(h *hooks.Hook) {
+				h.Action, h.Agent, h.Session, h.Message = message.ActionWake, "assistant", "{{ payload.s }}", "Look at {{ payload.n }}"
+			}), "",
+		},
+		{
+			"forward keys with wake", agent(func(h *hooks.Hook) {
+				h.Action, h.Target, h.ResponseHeaders, h.SoftFailure = message.ActionWake, "https://a.example", []string{"Location"}, false
+				h.Headers = map[string]secret.String{"A": secret.New("v")}
+			}),
+			"hooks[0].target: does nothing with action wake\nhooks[0].headers: does nothing with action wake\n" +
+				"hooks[0].response_headers: does nothing with action wake\nhooks[0].soft_failure: does nothing with action wake",
+		},
 		{
 			"forward keys without forward", agent(func(h *hooks.Hook) {
 				h.Target, h.ResponseHeaders = "https://a.example", []string{"Location"}
@@ -202,15 +216,89 @@ func TestValidateFindsTheSamePathTwice(t *testing.T) {
 
 func TestNewRefusesAnUnknownAgent(t *testing.T) {
 	t.Parallel()
+	for _, action := range []string{message.ActionAgent, message.ActionWake} {
+		h := validHook()
+		h.Action, h.Agent = action, "nobody"
+		_, err := hooks.New(hooks.Config{Hooks: []hooks.Hook{h}}, hooks.Deps{
+			Agents: func(string) (message.Runner, bool) { return nil, false },
+		})
+		if err == nil || !strings.Contains(err.Error(), `hooks[0].agent: there is no agent "nobody"`) {
+			t.Errorf("New() with action %s = %v, want an error that names the agent", action, err)
+		}
+	}
+}
+
+func TestWhatDepsLeaveOutIsAsInTheGateway(t *testing.T) {
+	t.Parallel()
+	defaults := gateway.DefaultConfig()
 	h := validHook()
-	h.Agent = "nobody"
-	_, err := hooks.New(hooks.Config{Hooks: []hooks.Hook{h}}, hooks.Deps{
-		Agents:  func(string) (message.Runner, bool) { return nil, false },
-		Log:     slog.New(slog.DiscardHandler),
-		Metrics: prometheus.NewRegistry(),
-	})
-	if err == nil || !strings.Contains(err.Error(), `hooks[0].agent: there is no agent "nobody"`) {
-		t.Errorf("New() = %v, want an error that names the agent", err)
+	h.Auth = &hooks.Tokens{Only: secret.New("hook-token")}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	deps := hooks.Deps{
+		Pipeline: &fakePipeline{},
+		Agents:   func(string) (message.Runner, bool) { return echo{}, true },
+		Now:      func() time.Time { return now },
+	}
+	handler, err := hooks.New(hooks.Config{Hooks: []hooks.Hook{h}}, deps)
+	if err != nil {
+		t.Fatalf("New() = %v", err)
+	}
+	t.Cleanup(handler.Close)
+	status := func(token, body string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/hooks/x", strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("X-Forwarded-For", token) // of no trusted proxy
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	limit := int(defaults.MaxBodyBytes)
+	for body, want := range map[string]int{strings.Repeat("1", limit): 200, strings.Repeat("1", limit+1): 413} {
+		if got := status("hook-token", body); got != want {
+			t.Errorf("status of %d bytes = %d, want %d", len(body), got, want)
+		}
+	}
+	fail := func(i int) int { return status(fmt.Sprintf("192.0.2.%d", i), `{}`) }
+	for i := range defaults.AuthFailures.Limit {
+		if got := fail(i); got != 401 {
+			t.Fatalf("status of failure %d = %d, want 401", i+1, got)
+		}
+	}
+	for _, step := range []struct {
+		later time.Duration
+		want  int
+	}{{0, 429}, {defaults.AuthFailures.Window - 1, 429}, {1, 401}} {
+		now = now.Add(step.later)
+		if got := fail(99); got != step.want {
+			t.Errorf("status of a failure %s later = %d, want %d", step.later, got, step.want)
+		}
+	}
+}
+
+func TestAHandlerNeedsNoMoreThanAPipelineAndAgents(t *testing.T) {
+	t.Parallel()
+	h := validHook()
+	h.Signature = &signature.Config{Scheme: signature.HMACHex, Header: "X-Sig", SignedURL: "before", Secrets: secrets("12345678")}
+	for range 2 { // what the first counts is not in the second's way
+		f := &fakePipeline{}
+		handler, err := hooks.New(hooks.Config{Hooks: []hooks.Hook{h}}, hooks.Deps{
+			Pipeline: f, Agents: func(string) (message.Runner, bool) { return echo{}, true },
+		})
+		if err != nil {
+			t.Fatalf("New() = %v", err)
+		}
+		t.Cleanup(handler.Close)
+		for url, want := range map[string]int{"": 200, "http://example.com/hooks/x": 401} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/hooks/x", strings.NewReader(`{}`))
+			if err := h.Sign(r.Header, signature.Content{Body: []byte(`{}`), URL: url}, secret.String{}, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			if w.Code != want {
+				t.Errorf("status of a signature over the URL %q = %d, want %d", url, w.Code, want)
+			}
+		}
 	}
 }
 

@@ -32,7 +32,10 @@ type Message struct {
 	Fingerprint Fingerprint
 	CallerKey   bool   // Key.ID was chosen by the caller: other content under it is the caller's mistake
 	Session     string // conversation whose turns run one at a time; empty: independent of all others
+	Sender      string // who said it, as the platform names them; empty where the ingress knows nobody
+	Thread      string // inside the channel; empty: none
 	Text        string
+	Prompt      string // Text for a language model, with what strangers wrote marked as data; empty: Text itself
 	Body        []byte // the request body as received
 	ContentType string // of Body
 }
@@ -66,6 +69,22 @@ type Turn struct {
 	Key     string // the encoded claim key; empty for a message without identity
 	Fence   uint64 // rises with every turn of the session; 0 without a session
 	Attempt int    // counts from 1
+
+	// Repeats says that Key can come to mean another message, once the record
+	// window is over: it is made of the content.
+	Repeats bool
+	// Confirm is called before something is done that cannot be undone. An error
+	// means that the turn has lost its claim or its session's lock, and must not
+	// go on. Nil: there is nothing to lose.
+	Confirm func(ctx context.Context) error
+}
+
+// Confirmed calls Confirm, if there is one.
+func (t Turn) Confirmed(ctx context.Context) error {
+	if t.Confirm == nil {
+		return nil
+	}
+	return t.Confirm(ctx)
 }
 
 // Runner does the work of one message: an agent, or the target of a forward.

@@ -9,6 +9,7 @@ import (
 const (
 	ActionAgent   = "agent"
 	ActionForward = "forward"
+	ActionWake    = "wake" // an agent's turn whose reply nobody is sent
 )
 
 // Outcome is what a finished run leaves behind. It is stored with the record

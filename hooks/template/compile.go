@@ -61,7 +61,8 @@ func Compile(text string) (Template, error) {
 	if !slices.ContainsFunc(parts, func(p part) bool { return p.source != "" }) {
 		return Template{text: text}, nil
 	}
-	return Template{parts: parts}, nil
+	mixed := slices.ContainsFunc(parts, func(p part) bool { return strings.TrimSpace(p.literal) != "" })
+	return Template{parts: parts, mixed: mixed}, nil
 }
 
 var errUnclosed = errors.New("has no closing }}")

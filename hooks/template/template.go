@@ -19,6 +19,7 @@ import (
 type Template struct {
 	text  string // the whole of it, if there are no references
 	parts []part
+	mixed bool // it has words of its own beside references
 }
 
 // IsEmpty reports whether the template is the empty text.
@@ -53,28 +54,37 @@ func (t Template) Render(from *Inputs) (text string, missing []string) {
 		return t.text, nil
 	}
 	var space [512]byte
-	buf := space[:0]
+	buf, missing := t.appendParts(space[:0], from, "", "")
+	return string(buf), missing
+}
+
+// appendParts renders behind dst, with each value between opening and closing.
+func (t Template) appendParts(dst []byte, from *Inputs, opening, closing string) (_ []byte, missing []string) {
 	for i := range t.parts {
 		p := &t.parts[i]
+		if p.source == "" {
+			dst = append(dst, p.literal...)
+			continue
+		}
+		dst = append(dst, opening...)
 		var found bool
 		switch p.source {
-		case "":
-			buf, found = append(buf, p.literal...), true
 		case fromPayload:
 			v := p.walk(from.Payload)
-			buf, found = v.AppendText(buf), !v.IsMissing()
+			dst, found = v.AppendText(dst), !v.IsMissing()
 		case fromHeader:
 			v := from.header(p.name)
-			buf, found = append(buf, v...), v != ""
+			dst, found = append(dst, v...), v != ""
 		case fromQuery:
 			v := from.queryValue(p.name)
-			buf, found = append(buf, v...), v != ""
+			dst, found = append(dst, v...), v != ""
 		}
+		dst = append(dst, closing...)
 		if !found {
 			missing = append(missing, p.String())
 		}
 	}
-	return string(buf), missing
+	return dst, missing
 }
 
 // walk follows the path of a reference to the payload.
