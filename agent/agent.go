@@ -1,21 +1,48 @@
-// Package agent is the contract of the programs that answer messages, and the
-// simplest of them.
+// Package agent is the contract of the programs that answer messages, and of
+// the history that they are given. The simplest agent, Echo, lives here; every
+// other kind and every history have a package of their own.
 package agent
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/oncegate/oncegate/message"
 )
 
 // Agent answers one message. Implementations are safe for concurrent use.
 //
-// Run returns soon after ctx ends, with ctx's error. Any error means that the
-// turn left no effect that forbids running it again; an empty Reply without an
-// error is a finished turn.
+// Run returns soon after ctx ends. Any error means that the turn left no effect
+// that forbids running it again; see Error. An empty Reply without an error is
+// a finished turn.
 type Agent interface {
-	Run(ctx context.Context, turn message.Turn) (Reply, error)
+	Run(ctx context.Context, turn Turn) (Reply, error)
+}
+
+// Turn is what an agent is given for one message. Key, as Idempotency-Key, and
+// Fence are for the agent's own protection against a repeated or outdated run.
+type Turn struct {
+	message.Turn
+	History []Row // of the session before this message, oldest first
+
+	// OnDelta is told each piece of a reply that comes in pieces, in order and
+	// before Run returns. What a failed run told is void. Nil: nobody listens.
+	OnDelta func(text string)
+}
+
+// Delta hands a piece of the reply on.
+func (t Turn) Delta(text string) {
+	if t.OnDelta != nil && text != "" {
+		t.OnDelta(text)
+	}
+}
+
+// Prompt returns what a language model is told: the message, with what
+// strangers wrote marked as data.
+func (t Turn) Prompt() string {
+	if t.Message.Prompt != "" {
+		return t.Message.Prompt
+	}
+	return t.Message.Text
 }
 
 // Reply is an agent's answer.
@@ -23,24 +50,8 @@ type Reply struct {
 	Text string
 }
 
-// KindEcho names the agent that repeats what it is told.
-const KindEcho = "echo"
-
-// Config is one entry of the section agents of gateway.yaml.
-type Config struct {
-	Kind string `yaml:"kind"`
-}
-
-// DefaultConfig returns the settings of an entry that names none.
-func DefaultConfig() Config { return Config{Kind: KindEcho} }
-
-// Validate returns every problem, joined; each begins with the key's name.
-func (c Config) Validate() error {
-	if c.Kind != KindEcho {
-		return fmt.Errorf("kind: %q is not one of %s", c.Kind, KindEcho)
-	}
-	return nil
-}
+// MaxReply bounds a reply in bytes. A longer one is an Error of kind TooLarge.
+const MaxReply = 1 << 20
 
 // Echo answers with the message's own text.
 type Echo struct{}
@@ -48,6 +59,6 @@ type Echo struct{}
 var _ Agent = Echo{}
 
 // Run implements Agent.
-func (Echo) Run(ctx context.Context, turn message.Turn) (Reply, error) {
+func (Echo) Run(ctx context.Context, turn Turn) (Reply, error) {
 	return Reply{Text: turn.Message.Text}, ctx.Err()
 }

@@ -3,16 +3,18 @@ package agent_test
 import (
 	"context"
 	"errors"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/oncegate/oncegate/agent"
 	"github.com/oncegate/oncegate/message"
 )
 
+func turnOf(m message.Message) agent.Turn { return agent.Turn{Turn: message.Turn{Message: m}} }
+
 func TestEcho(t *testing.T) {
 	t.Parallel()
-	turn := message.Turn{Message: message.Message{Text: "hello"}}
+	turn := turnOf(message.Message{Text: "hello", Prompt: "marked"})
 	if got, err := (agent.Echo{}).Run(t.Context(), turn); err != nil || got.Text != "hello" {
 		t.Errorf("Run = %+v, %v; want the text back", got, err)
 	}
@@ -23,14 +25,25 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-func TestConfigValidate(t *testing.T) {
+func TestAModelIsToldThePromptIfThereIsOne(t *testing.T) {
 	t.Parallel()
-	if err := agent.DefaultConfig().Validate(); err != nil {
-		t.Errorf("the default: %v", err)
+	if got := turnOf(message.Message{Text: "raw"}).Prompt(); got != "raw" {
+		t.Errorf("Prompt without one = %q, want the text", got)
 	}
-	for _, kind := range []string{"", "ehco"} {
-		if err := (agent.Config{Kind: kind}).Validate(); err == nil || !strings.HasPrefix(err.Error(), "kind: ") {
-			t.Errorf("kind %q: Validate = %v, want an error that names the key", kind, err)
-		}
+	if got := turnOf(message.Message{Text: "raw", Prompt: "marked"}).Prompt(); got != "marked" {
+		t.Errorf("Prompt = %q, want marked", got)
 	}
+}
+
+func TestDeltaTellsEachPieceThatHoldsSomething(t *testing.T) {
+	t.Parallel()
+	var told []string
+	turn := agent.Turn{OnDelta: func(text string) { told = append(told, text) }}
+	for _, piece := range []string{"a", "", " ", "b"} {
+		turn.Delta(piece)
+	}
+	if want := []string{"a", " ", "b"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+	agent.Turn{}.Delta("nobody listens")
 }

@@ -191,8 +191,8 @@ hooks:
 agents:
   a: {knid: echo}
 `, environ())
-	mustReport(t, problems, 3, "gateway.turn_lock.tll", "did you mean ", " or hooks.idempotency.ttl", "valid here: backend")
-	mustReport(t, problems, 4, "idempotancy", "did you mean hooks.idempotency?", "valid here: gateway, hooks, agents")
+	mustReport(t, problems, 3, "gateway.turn_lock.tll", "did you mean ttl?")
+	mustReport(t, problems, 4, "idempotancy", "did you mean hooks.idempotency?", "valid here: gateway, sessions, hooks, agents")
 	mustReport(t, problems, 7, "hooks.idempotencey", "did you mean idempotency?")
 	mustReport(t, problems, 10, "hooks.hooks[0].allow_form", "valid here: path, agent,")
 	mustReport(t, problems, 11, "hooks.hooks[0].idempotency-key", "did you mean idempotency_key?")

@@ -52,9 +52,10 @@ import (
 // Config is gateway.yaml. What Load and Parse return is valid and complete:
 // everything that a setting inherits from elsewhere is filled in.
 type Config struct {
-	Gateway gateway.Config          `yaml:"gateway"`
-	Hooks   hooks.Config            `yaml:"hooks"`
-	Agents  map[string]agent.Config `yaml:"agents"`
+	Gateway  gateway.Config          `yaml:"gateway"`
+	Sessions agent.SessionsConfig    `yaml:"sessions"`
+	Hooks    hooks.Config            `yaml:"hooks"`
+	Agents   map[string]agent.Config `yaml:"agents"`
 }
 
 // Env looks up an environment variable, as os.LookupEnv does.
@@ -129,7 +130,7 @@ func Parse(name string, data []byte, env Env) (Config, error) {
 // read does everything but find the state directory. The Config is of use only
 // if there is no problem.
 func read(name string, data []byte, env Env) (Config, *report) {
-	c := Config{Gateway: gateway.DefaultConfig(), Hooks: hooks.DefaultConfig()}
+	c := Config{Gateway: gateway.DefaultConfig(), Sessions: agent.DefaultSessionsConfig(), Hooks: hooks.DefaultConfig()}
 	r := &report{file: name, lines: make(map[string]int)}
 	root, ok := r.parse(data)
 	if !ok {
@@ -139,10 +140,10 @@ func read(name string, data []byte, env Env) (Config, *report) {
 	if root != nil {
 		b.bind("", root, reflect.ValueOf(&c).Elem())
 	}
+	inherit(&c, r)
 	if b.budget >= 0 {
 		check(c, r)
 	}
-	inherit(&c)
 	return c, r
 }
 

@@ -282,6 +282,12 @@ agents: {z: , a: , m: {kind: echo}}`, environ())
       prefix: 'gateway:'
   turn_lock:
     backend: local
+    ttl: 1m
+    max_wait: 2h15m
+sessions:
+  backend: sqlite
+  max_turns: 50
+  ttl: 720h
 hooks:
   idempotency:
     store_backend: sqlite

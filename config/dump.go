@@ -52,6 +52,8 @@ func dump(v reflect.Value) *yaml.Node {
 		return plain(strconv.FormatBool(v.Bool()))
 	case reflect.Int:
 		return plain(strconv.FormatInt(v.Int(), 10))
+	case reflect.Float64:
+		return plain(strconv.FormatFloat(v.Float(), 'g', -1, 64))
 	case reflect.Slice:
 		n := &yaml.Node{Kind: yaml.SequenceNode}
 		for i := range v.Len() {

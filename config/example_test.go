@@ -48,12 +48,14 @@ func TestExampleEqualsTheDefaults(t *testing.T) {
 
 	wantGateway := gateway.DefaultConfig()
 	wantGateway.StateDir = "/home/gateway/.local/state/oncegate"
+	wantSessions := agent.DefaultSessionsConfig()
+	wantSessions.Backend = agent.BackendSQLite
 	wantHook := hooks.DefaultHook()
 	wantHook.Path, wantHook.Agent = "github", "assistant"
 	want := config.Config{
-		Gateway: wantGateway,
-		Hooks:   hooks.Config{Idempotency: hooks.DefaultConfig().Idempotency, Hooks: []hooks.Hook{wantHook}},
-		Agents:  map[string]agent.Config{"assistant": agent.DefaultConfig()},
+		Gateway: wantGateway, Sessions: wantSessions,
+		Hooks:  hooks.Config{Idempotency: hooks.DefaultConfig().Idempotency, Hooks: []hooks.Hook{wantHook}},
+		Agents: map[string]agent.Config{"assistant": agent.DefaultConfig()},
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("gateway.example.yaml = %+v, want %+v", c, want)

@@ -65,6 +65,8 @@ func leaves(path string, v reflect.Value, at func(*config.Config) reflect.Value)
 		return one(func(v reflect.Value) { v.SetBool(!v.Bool()) })
 	case reflect.Int, reflect.Int64:
 		return one(func(v reflect.Value) { v.SetInt(v.Int() + 1) })
+	case reflect.Float64:
+		return one(func(v reflect.Value) { v.SetFloat(v.Float() + 1) })
 	}
 	return one(func(v reflect.Value) { v.SetString(v.String() + "x") })
 }

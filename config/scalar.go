@@ -93,6 +93,15 @@ func set(out reflect.Value, text string, plain bool) error {
 			return errors.New("is quoted, which makes it a text; write it without quotes")
 		}
 		out.SetInt(int64(i))
+	case reflect.Float64:
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(f) || math.IsInf(f, 0) || strings.ContainsAny(text, "_xXpP") {
+			return errors.New("is not a number, as in 0.7")
+		}
+		if !plain {
+			return errors.New("is quoted, which makes it a text; write it without quotes")
+		}
+		out.SetFloat(f)
 	default:
 		panic("config: no way to read a " + out.Type().String())
 	}

@@ -53,7 +53,7 @@ func TestNoFormOfAConfigShowsASecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const secrets = 7 // auth_token, url, password, auth, secrets, verify_token, headers
+	const secrets = 10 // auth_token, url, password, auth, secrets, verify_token, headers; of an agent api_key, headers, env
 	if got := strings.Count(string(printed), "***"); got != secrets {
 		t.Errorf("YAML() shows %d secrets as ***, want %d:\n%s", got, secrets, printed)
 	}

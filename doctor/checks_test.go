@@ -59,7 +59,7 @@ func TestRedisChecks(t *testing.T) {
 		{"B101 a clock that is 20 minutes fast", fakeRedis{skew: -20 * time.Minute}, doctor.CheckRedisClock, finding{"warn", "20m0s ahead of"}},
 		{"a clock within bounds", fakeRedis{skew: 3 * time.Second}, doctor.CheckRedisClock, finding{"ok", "agree"}},
 		{"an environment inside this one", fakeRedis{found: []string{"prod:hookidem:a:b:c:1", "prod:eu:hookidem:a:b:c:secret-id"}}, doctor.CheckRedisPrefix, finding{"warn", `1 of 2 keys under "prod:" are not the gateway's, such as "prod:eu:…"`}},
-		{"the gateway's own keys", fakeRedis{found: []string{"prod:hookidem:a", "prod:hookmsg", "prod:hookmsg:a", "prod:replica:r", "prod:replicas", "prod:turnlock:s", "prod:epoch"}}, doctor.CheckRedisPrefix, finding{"ok", "7 keys"}},
+		{"the gateway's own keys", fakeRedis{found: []string{"prod:hookidem:a", "prod:hookmsg", "prod:hookmsg:a", "prod:replica:r", "prod:replicas", "prod:turnlock:s", "prod:turnqueue:s", "prod:turnreplicas:s", "prod:turnfence:s", "prod:session:s", "prod:sessionping:x", "prod:sessions", "prod:epoch"}}, doctor.CheckRedisPrefix, finding{"ok", "13 keys"}},
 		{"INFO refused: version", fakeRedis{info: noperm}, doctor.CheckRedisVersion, finding{"skipped", "INFO is refused: NOPERM"}},
 		{"INFO refused: role", fakeRedis{info: noperm}, doctor.CheckRedisRole, finding{"skipped", "INFO is refused"}},
 		{"INFO refused: eviction", fakeRedis{info: noperm}, doctor.CheckRedisEviction, finding{"skipped", "INFO is refused"}},
@@ -89,7 +89,7 @@ func TestARedisThatNothingUsesIsNotAsked(t *testing.T) {
 		t.Error("it was asked")
 		return nil, errors.New("down")
 	}
-	wantFinding(t, find(t, d.Check(t.Context()), doctor.CheckRedis), finding{"skipped", "no claims go to gateway.push.redis: store_backend is sqlite"})
+	wantFinding(t, find(t, d.Check(t.Context()), doctor.CheckRedis), finding{"skipped", "nothing is kept in gateway.push.redis"})
 }
 
 func TestGatewayCheck(t *testing.T) {
@@ -189,6 +189,11 @@ func TestSettingsChecks(t *testing.T) {
 		{"a signed time and content", hook("signature: {scheme: stripe, secrets: [MARKER-1]}"), doctor.CheckFreshness, finding{"ok", "passes for 6m0s, its message is known for 6m1s"}},
 		{"a signed time and nothing known", hook("signature: {scheme: stripe, secrets: [MARKER-1]}, fingerprint: off"), doctor.CheckFreshness, finding{"warn", "each copy of it runs"}},
 		{"no signed time", hook("signature: {scheme: github, secrets: [MARKER-1]}"), doctor.CheckFreshness, finding{"ok", "no hook's sender signs a time"}},
+		{"turns where nothing has a session", "gateway: {replicas: 2}\n" + hook(""), doctor.CheckTurns, finding{"ok", "no hook has a session"}},
+		{"B47 a local lock beside other replicas", "gateway: {replicas: 2}\n" + hook("session: s"), doctor.CheckTurns, finding{"warn", "inside each of the 2 replicas"}},
+		{"a local lock of one replica", hook("session: s"), doctor.CheckTurns, finding{"ok", "turn lock local, sessions in sqlite"}},
+		{"a shared lock and shared sessions", "gateway: {replicas: 2, push: {redis: {host: h}}, turn_lock: {backend: redis}}\n" + hook("session: s"), doctor.CheckTurns, finding{"ok", "turn lock redis, sessions in redis"}},
+		{"a shared lock and sessions of each replica", "gateway: {replicas: 2, push: {redis: {host: h}}, turn_lock: {backend: redis}}\nsessions: {backend: sqlite}\n" + hook("session: s"), doctor.CheckTurns, finding{"warn", "each replica has a history of its own"}},
 		{"an open hook on a private gateway", hook(""), doctor.CheckAuthentication, finding{"ok", "open to the programs of this machine"}},
 		{"an open hook for strangers", "gateway: {public_url: 'https://bot.example'}\n" + hook(""), doctor.CheckAuthentication, finding{"fail", "refuses everybody"}},
 		{"the gateway's token", "gateway: {auth_token: MARKER-long-enough-for-this}\n" + hook(""), doctor.CheckAuthentication, finding{"ok", "1 of 1 hook"}},

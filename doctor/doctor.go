@@ -39,6 +39,7 @@ const (
 	CheckReplicas         = "replicas"
 	CheckClocks           = "clocks"
 	CheckFailover         = "failover"
+	CheckTurns            = "turns"
 	CheckTimeouts         = "timeouts"
 	CheckFreshness        = "freshness"
 	CheckAuthentication   = "authentication"
@@ -47,7 +48,7 @@ const (
 
 // afterConfig are the checks that need a configuration.
 var afterConfig = slices.Concat([]string{CheckSecrets, CheckPort, CheckStateDir, CheckFileSystem, CheckDatabase, CheckRedis},
-	redisLooks, []string{CheckReplicas, CheckClocks, CheckFailover, CheckTimeouts, CheckFreshness, CheckAuthentication})
+	redisLooks, []string{CheckReplicas, CheckClocks, CheckFailover, CheckTurns, CheckTimeouts, CheckFreshness, CheckAuthentication})
 
 // DatabaseName is the file in the state directory that holds claims.
 const DatabaseName = "gateway.db"
@@ -107,7 +108,7 @@ func (d *Doctor) Check(ctx context.Context) []health.Check {
 	checks = append(checks, secrets(cfg, source), d.port(ctx, cfg.Gateway), dir, d.fileSystem(cfg), database)
 	checks = append(checks, d.redis(ctx, cfg)...)
 	return append(checks, running.replicas(cfg, source), running.clocks(cfg), running.failover(cfg, dir, database),
-		timeouts(cfg, source), freshness(cfg, source), authentication(cfg, source))
+		turns(cfg, source), timeouts(cfg, source), freshness(cfg, source), authentication(cfg, source))
 }
 
 // configHint sends to --fix only who lacks what it makes.

@@ -116,13 +116,13 @@ func (d *Doctor) database(ctx context.Context, cfg config.Config) health.Check {
 	}
 	for _, file := range []string{path, path + "-wal", path + "-shm"} {
 		if err := unix.Access(file, unix.W_OK); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			c.Status, c.Hint = health.CheckFail, idempotency.Hint(idempotency.BackendSQLite, "not_writable")
+			c.Status, c.Hint = health.CheckFail, health.FileHint(DatabaseName, "not_writable")
 			c.Detail = fmt.Sprintf("not_writable: %s cannot be written by this user: %v", file, err)
 			return c
 		}
 	}
 	if class, err := d.Backends.Database(ctx, path); err != nil {
-		c.Status, c.Detail, c.Hint = health.CheckFail, class+": "+err.Error(), idempotency.Hint(idempotency.BackendSQLite, class)
+		c.Status, c.Detail, c.Hint = health.CheckFail, class+": "+err.Error(), health.FileHint(DatabaseName, class)
 		return c
 	}
 	c.Status, c.Detail = health.CheckOK, path+" is a sound database"

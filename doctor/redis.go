@@ -8,10 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/agent"
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/internal/redisconf"
+	"github.com/oncegate/oncegate/turnlock"
 )
 
 // Redis is a server that was reached. Only Ping and CheckScripts need more
@@ -39,8 +41,8 @@ func (d *Doctor) redis(ctx context.Context, cfg config.Config) []health.Check {
 	if !settings.Configured() {
 		return skipRedis("gateway.push.redis is not configured", CheckRedis)
 	}
-	if backend := cfg.Hooks.Idempotency.StoreBackend; backend != idempotency.BackendRedis {
-		return skipRedis("no claims go to gateway.push.redis: store_backend is "+backend, CheckRedis)
+	if cfg.Hooks.Idempotency.StoreBackend != idempotency.BackendRedis && cfg.Gateway.TurnLock.Backend != turnlock.BackendRedis && cfg.Sessions.Backend != agent.BackendRedis {
+		return skipRedis("nothing is kept in gateway.push.redis: neither claims nor turn locks nor sessions", CheckRedis)
 	}
 	server, err := d.Backends.Redis(ctx, settings)
 	if err != nil {
@@ -100,7 +102,7 @@ func redisHint(class string, err error) string {
 	if clusterWord(err) != "" {
 		return clusterHint
 	}
-	return idempotency.Hint(idempotency.BackendRedis, class)
+	return health.RedisHint(class)
 }
 
 // infoChecks read the fields of INFO.
@@ -228,10 +230,12 @@ func (d *Doctor) redisClock(ctx context.Context, server Redis) health.Check {
 }
 
 // families are what the gateway's keys begin with behind the prefix.
-var families = []string{"hookidem:", "hookmsg:", "replica:", "turnlock:"}
+var families = []string{
+	"hookidem:", "hookmsg:", "replica:", "turnlock:", "turnqueue:", "turnreplicas:", "turnfence:", "session:", "sessionping:",
+}
 
 // singles are the gateway's keys that belong to no family.
-var singles = []string{"hookmsg", "replicas", "epoch"}
+var singles = []string{"hookmsg", "replicas", "epoch", "sessions"}
 
 // sampled is how many keys redisPrefix looks at.
 const sampled = 5000

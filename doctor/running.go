@@ -108,9 +108,14 @@ func (r running) check(cfg config.Config) health.Check {
 	}
 	for _, a := range r.answers {
 		describe(f, a.url, a.report, a.err)
-		configured := cfg.Hooks.Idempotency.StoreBackend
-		if effective := a.report.Backends["idempotency"]; effective != "" && effective != configured && len(a.report.Owners) == 0 {
-			f.warn("restart the gateway to apply the file", "%s claims in %s, the configuration says %s", a.url, effective, configured)
+		for _, b := range []struct{ name, does, configured string }{
+			{"idempotency", "claims in", cfg.Hooks.Idempotency.StoreBackend},
+			{"turn_lock", "has the turn lock", cfg.Gateway.TurnLock.Backend},
+			{"sessions", "keeps sessions in", cfg.Sessions.Backend},
+		} {
+			if effective := a.report.Backends[b.name]; effective != "" && effective != b.configured && len(a.report.Owners) == 0 {
+				f.warn("restart the gateway to apply the file", "%s %s %s, the configuration says %s", a.url, b.does, effective, b.configured)
+			}
 		}
 	}
 	return f.done("")
@@ -127,8 +132,8 @@ func describe(f *finding, url string, report health.Report, err error) {
 	case report.Replica == "":
 		f.warn("use the configuration and the environment that the gateway runs with", "%s does not take this configuration's gateway.auth_token, and tells only that it is %s", url, report.Status)
 	default:
-		f.note("%s is %s: replica %s, version %s, claims in %s, turn lock %s", url, report.Status, report.Replica, report.Version,
-			report.Backends["idempotency"], report.Backends["turn_lock"])
+		f.note("%s is %s: replica %s, version %s, claims in %s, turn lock %s, sessions in %s", url, report.Status, report.Replica, report.Version,
+			report.Backends["idempotency"], report.Backends["turn_lock"], report.Backends["sessions"])
 	}
 	describeState(f, url, report)
 }

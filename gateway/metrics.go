@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/agent"
 )
 
 // Metrics are the pipeline's counters. docs/operations.md lists them.
@@ -18,9 +20,14 @@ type Metrics struct {
 	takenOver    prometheus.Counter
 	stale        *prometheus.CounterVec
 	turns        *prometheus.CounterVec
-	turnSeconds  prometheus.Histogram
+	turnSeconds  *prometheus.HistogramVec
 	storeSeconds *prometheus.HistogramVec
 	lockWait     prometheus.Histogram
+	locksHeld    prometheus.Gauge
+	locksLost    prometheus.Counter
+	lockless     prometheus.Counter
+	agentErrors  *prometheus.CounterVec
+	forgetful    prometheus.Counter
 	queueWait    prometheus.Histogram
 	waiting      prometheus.Gauge
 	running      prometheus.Gauge
@@ -46,13 +53,19 @@ const (
 	turnDrained = "drained"
 	turnLost    = "lost"
 
+	turnLockLost    = "lock_lost"
 	turnUnavailable = "unavailable"
 )
+
+var turnOutcomes = []string{
+	turnDone, turnFailed, turnTimeout, turnPanic, turnBusy, turnDrained, turnLost, turnLockLost, turnUnavailable,
+}
 
 // The label values of stale writes: what was refused.
 const (
 	staleRecord  = "record"
 	staleRelease = "release"
+	staleHistory = "history"
 )
 
 // NewMetrics registers the pipeline's metrics, every label value from zero.
@@ -92,16 +105,30 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lost:       counter("gateway_lost_claims_total", "Claims that went to another owner during their run."),
 		unrecorded: counter("gateway_unrecorded_runs_total", "Runs that succeeded and could be recorded in no store."),
 		takenOver:  counter("gateway_takeovers_total", "Claims taken over from a dead owner before their lease ended."),
-		stale: counters("gateway_stale_writes_total", "Records and releases refused because another owner had the claim.", "operation",
-			staleRecord, staleRelease),
-		turns: counters("gateway_turns_total", "Turns by how they ended.", "outcome",
-			turnDone, turnFailed, turnTimeout, turnPanic, turnBusy, turnDrained, turnLost, turnUnavailable),
-		turnSeconds: histogram("gateway_turn_seconds", "Duration of agent runs and forwards.", long),
-		lockWait:    histogram("gateway_turn_lock_wait_seconds", "Wait for a session's turn lock.", long),
-		queueWait:   histogram("gateway_queue_wait_seconds", "Wait for an admission slot.", short),
-		waiting:     gauge("gateway_turns_waiting", "Turns that wait for an admission slot."),
-		running:     gauge("gateway_turns_running", "Turns that hold an admission slot."),
+		stale: counters("gateway_stale_writes_total", "Writes refused because another owner had the claim, or a later turn the session.", "operation",
+			staleRecord, staleRelease, staleHistory),
+		turns:     counters("gateway_turns_total", "Turns by how they ended.", "outcome", turnOutcomes...),
+		lockWait:  histogram("gateway_turn_lock_wait_seconds", "Wait for a session's turn lock.", long),
+		locksHeld: gauge("gateway_turn_locks_held", "Sessions whose turn lock is held here."),
+		locksLost: counter("gateway_lost_turn_locks_total", "Turn locks that went, or may have gone, to another turn while they were held."),
+		lockless:  counter("gateway_fail_open_turns_total", "Turns that went on without the configured turn lock."),
+		forgetful: counter("gateway_turns_without_history_total", "Turns of a session whose history could not be read or written."),
+		queueWait: histogram("gateway_queue_wait_seconds", "Wait for an admission slot.", short),
+		waiting:   gauge("gateway_turns_waiting", "Turns that wait for an admission slot."),
+		running:   gauge("gateway_turns_running", "Turns that hold an admission slot."),
 	}
+	m.turnSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "gateway_turn_seconds", Help: "Duration of agent runs and forwards by how they ended.", Buckets: long,
+	}, []string{"outcome"})
+	reg.MustRegister(m.turnSeconds)
+	for _, outcome := range turnOutcomes {
+		m.turnSeconds.WithLabelValues(outcome)
+	}
+	kinds := make([]string, len(agent.Kinds))
+	for i, kind := range agent.Kinds {
+		kinds[i] = string(kind)
+	}
+	m.agentErrors = counters("gateway_agent_errors_total", "Agent runs that failed, by how.", "kind", kinds...)
 	m.storeSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "gateway_store_seconds", Help: "Latency of the claim store by operation.", Buckets: short,
 	}, []string{"operation"})
@@ -117,6 +144,12 @@ func (m *Metrics) FailOpen() { m.failOpen.Inc() }
 
 // Slipped counts a message that ran twice.
 func (m *Metrics) Slipped() { m.slipped.Inc() }
+
+// LockLost counts a turn lock that was lost while it was held.
+func (m *Metrics) LockLost() { m.locksLost.Inc() }
+
+// FailOpenTurn counts a turn that went on without the configured turn lock.
+func (m *Metrics) FailOpenTurn() { m.lockless.Inc() }
 
 // TakenOver counts a claim that was taken over before its lease ended.
 func (m *Metrics) TakenOver() { m.takenOver.Inc() }

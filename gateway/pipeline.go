@@ -13,14 +13,15 @@ import (
 )
 
 // Pipeline is the one path of every message, whatever it came in by:
-// claim → turn lock → admission slot → confirm the claim → run → record or
-// release.
+// claim → turn lock → admission slot → confirm the claim → history → run →
+// history → confirm the lock → record or release.
 //
 // The order matters. The claim comes first, so that a duplicate waits for
 // nothing and shows nothing. The slot comes after the session's lock, so that
-// one busy session does not hold the slots of the others. The record is
-// written before the lock is given on, so that the session's next turn starts
-// after this one is known to be finished.
+// one busy session does not hold the slots of the others. The history is read
+// under the lock, and it and the record are written before the lock is given
+// on, so that the session's next turn starts after this one is known to be
+// finished, and sees it.
 //
 // A delivery that has been claimed outlives its request: a sender that hangs
 // up neither stops the run nor its record.

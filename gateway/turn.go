@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/oncegate/oncegate/agent"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/message"
 	"github.com/oncegate/oncegate/turnlock"
@@ -32,38 +33,55 @@ func (c workContext) Value(key any) any {
 // settled. A message without a session waits for nobody.
 func (p *Pipeline) lock(ctx context.Context, session string) (*turnlock.Lease, error) {
 	if session == "" {
-		return turnlock.NewLease(ctx, 0, func() {}), nil
+		return turnlock.NewLease(ctx, turnlock.LeaseConfig{Release: func() {}}), nil
 	}
 	start := time.Now()
 	lease, err := p.cfg.Locks.Acquire(ctx, session)
 	since(p.metrics.lockWait, start)
 	if err != nil {
-		return nil, p.ended(ctx, err)
+		return nil, p.ended(ctx, err, time.Time{})
 	}
-	return lease, nil
+	p.metrics.locksHeld.Inc()
+	return turnlock.NewLease(lease.Context(), turnlock.LeaseConfig{Fence: lease.Fence(), Confirm: lease.Confirm, Release: func() {
+		p.metrics.locksHeld.Dec()
+		lease.Release()
+	}}), nil
 }
 
 // turn runs one message under its session's lock and in an admission slot. The
 // waiting for both can outlast the trust in its claim, which is confirmed last;
-// a message without identity has no claim to hold.
+// a message without identity has no claim to hold. What the run returns counts
+// only if the lock is still held then: a process that was frozen wakes up
+// behind its session's next turn.
 func (p *Pipeline) turn(lease *turnlock.Lease, t message.Turn, pol message.Policy, hold *idempotency.Hold) (message.Outcome, error) {
 	ctx := lease.Context()
-	t.Fence = lease.Fence()
+	t.Fence, t.Repeats = lease.Fence(), pol.FromFirst
+	t.Confirm = func(ctx context.Context) error {
+		if hold != nil {
+			if err := hold.Confirm(ctx); err != nil {
+				return err
+			}
+		}
+		return lease.Confirm(ctx)
+	}
 	if err := p.admit(ctx); err != nil {
-		return message.Outcome{}, p.ended(ctx, err)
+		return message.Outcome{}, p.ended(ctx, err, time.Time{})
 	}
 	defer p.leaveSlot()
-	if hold != nil {
-		if err := hold.Confirm(context.WithoutCancel(ctx)); err != nil {
-			return message.Outcome{}, p.ended(ctx, err)
-		}
+	if err := t.Confirm(context.WithoutCancel(ctx)); err != nil {
+		return message.Outcome{}, p.ended(ctx, err, time.Time{})
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.TurnTimeout, message.ErrTimeout)
 	defer cancel()
 	start := time.Now()
 	outcome, err := p.call(ctx, t, pol)
-	since(p.metrics.turnSeconds, start)
-	return outcome, p.ended(ctx, err)
+	if err == nil {
+		err = lease.Confirm(context.WithoutCancel(ctx))
+	}
+	if err = p.ended(ctx, err, start); err != nil {
+		return message.Outcome{}, err
+	}
+	return outcome, nil
 }
 
 // admit takes a slot, or returns ErrBusy after QueueWait. It starts nothing
@@ -111,34 +129,42 @@ func (p *Pipeline) call(ctx context.Context, t message.Turn, pol message.Policy)
 	return pol.Runner.Run(ctx, t)
 }
 
-// ended counts how a turn ended and gives its error the sentinel that the
-// ingress answers by. Why the context ended says more than the error that the
-// runner made of it.
-func (p *Pipeline) ended(ctx context.Context, err error) error {
-	if err == nil {
-		p.metrics.turns.WithLabelValues(turnDone).Inc()
-		return nil
-	}
-	cause := context.Cause(ctx)
-	is := func(target error) bool { return errors.Is(err, target) || errors.Is(cause, target) }
-	sentinel, label := message.ErrRun, turnFailed
-	switch {
-	case errors.Is(err, errPanic):
-		sentinel, label = errPanic, turnPanic
-	case is(idempotency.ErrNotOwner):
-		sentinel, label = idempotency.ErrNotOwner, turnLost
-	case errors.Is(err, idempotency.ErrUnavailable):
-		sentinel, label = message.ErrStoreUnavailable, turnUnavailable
-	case is(message.ErrDraining):
-		sentinel, label = message.ErrDraining, turnDrained
-	case is(message.ErrTimeout):
-		sentinel, label = message.ErrTimeout, turnTimeout
-	case is(message.ErrBusy), is(turnlock.ErrBusy):
-		sentinel, label = message.ErrBusy, turnBusy
-	}
+// ended counts how a turn ended, and how long it took if it ran, and gives its
+// error the sentinel that the ingress answers by.
+func (p *Pipeline) ended(ctx context.Context, err error, start time.Time) error {
+	label, sentinel := ending(ctx, err)
 	p.metrics.turns.WithLabelValues(label).Inc()
-	if errors.Is(err, sentinel) {
+	if !start.IsZero() {
+		since(p.metrics.turnSeconds.WithLabelValues(label), start)
+	}
+	if err == nil || errors.Is(err, sentinel) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", sentinel, err)
+}
+
+// ending names the end of a turn. Why the context ended says more than the
+// error that the runner made of it.
+func ending(ctx context.Context, err error) (label string, sentinel error) {
+	cause := context.Cause(ctx)
+	is := func(target error) bool { return errors.Is(err, target) || errors.Is(cause, target) }
+	switch {
+	case err == nil:
+		return turnDone, nil
+	case errors.Is(err, errPanic):
+		return turnPanic, errPanic
+	case is(idempotency.ErrNotOwner):
+		return turnLost, idempotency.ErrNotOwner
+	case is(turnlock.ErrLost), errors.Is(err, agent.ErrStale):
+		return turnLockLost, message.ErrRun
+	case errors.Is(err, idempotency.ErrUnavailable):
+		return turnUnavailable, message.ErrStoreUnavailable
+	case is(message.ErrDraining):
+		return turnDrained, message.ErrDraining
+	case is(message.ErrTimeout):
+		return turnTimeout, message.ErrTimeout
+	case is(message.ErrBusy), is(turnlock.ErrBusy):
+		return turnBusy, message.ErrBusy
+	}
+	return turnFailed, message.ErrRun
 }

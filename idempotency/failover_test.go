@@ -400,7 +400,7 @@ func TestTheOwnersHintIsThatOfItsClass(t *testing.T) {
 	inOutage(t, idempotency.Open, idempotency.BackendRedis, func(t *testing.T, o *outage) {
 		o.redis.Fail(errRefused)
 		mustMeet(t, o, "m", "r1.a", idempotency.Won)
-		if hint := o.owner().RetryHint; !strings.HasPrefix(hint, idempotency.Hint(idempotency.BackendRedis, "unreachable")) {
+		if hint := o.owner().RetryHint; !strings.HasPrefix(hint, health.RedisHint("unreachable")) {
 			t.Errorf("hint = %q", hint)
 		}
 	})

@@ -48,7 +48,7 @@ func (f *Failover) report() {
 	default:
 		o.Reason = reasonRedisCold
 	}
-	o.RetryHint = Hint(best.Name, o.Class) + "; it is tried again by itself"
+	o.RetryHint = hint(best.Name, o.Class) + "; it is tried again by itself"
 	if serving == nil {
 		o.RetryHint = "messages are refused with 503 until the store is back; " + o.RetryHint
 	}
@@ -56,36 +56,12 @@ func (f *Failover) report() {
 	f.cfg.Health.Degrade(o)
 }
 
-// Hint says what to do about trouble of a class with a store, in the words of
-// /health and doctor alike. It sends nobody to move away a file that is sound.
-func Hint(store, class string) string {
-	hints := map[string]string{
-		"unreachable":  "start Redis, or correct its address in gateway.push.redis; if it runs, see whether it answers, and whether that port speaks TLS",
-		"auth":         "correct the user and password in gateway.push.redis",
-		"permission":   "allow the user the keys and commands that docs/operations.md lists under Redis",
-		"tls":          "correct gateway.push.redis.tls: the authority in ca_file, and server_name",
-		"readonly":     "a replica answers: name the primary in gateway.push.redis, or wait for the failover to end",
-		"loading":      "wait until Redis has read its data",
-		"oom":          "raise maxmemory of Redis, or free some of it",
-		"misconf":      "repair the disk that Redis saves to; its log says more",
-		"emptied":      "wait: what this replica knows is being written into it; see why Redis lost its data",
-		"corrupt":      "stop the gateway, then restore gateway.db in gateway.state_dir from a backup, or move it away to begin with an empty one",
-		"locked":       "end the process that holds gateway.db in gateway.state_dir",
-		"full":         "free space on the disk of gateway.state_dir",
-		"not_writable": "make gateway.state_dir and gateway.db writable for the gateway's user, or choose another directory",
-		"io":           "look at the disk of gateway.state_dir",
-		"replaced":     "wait: the file that is at the path of gateway.db now is being opened",
-	}
-	if store == BackendSQLite && class == "readonly" {
-		return "mount the disk of gateway.state_dir for writing, or choose another directory"
-	}
-	if h, ok := hints[class]; ok {
-		return h
-	}
+// hint says what to do about trouble of a class with a store.
+func hint(store, class string) string {
 	if store == BackendRedis {
-		return "look at the log of Redis: it refuses what the gateway needs"
+		return health.RedisHint(class)
 	}
-	return "keep gateway.db and look at its disk; the system's log may say more"
+	return health.FileHint("gateway.db", class)
 }
 
 // owing reports whether a weaker store that cannot be read may hold messages

@@ -2,7 +2,6 @@ package turnlock
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -10,12 +9,9 @@ import (
 // Local is a Locker inside one process. It does not serialise the turns of
 // other processes.
 type Local struct {
-	now     func() time.Time
 	maxWait time.Duration
-
-	mu      sync.Mutex
-	fence   uint64
-	waiting map[string][]chan struct{} // a held session has an entry; its waiters, first come first
+	queue   Queue
+	fences  Fences
 }
 
 var _ Locker = (*Local)(nil)
@@ -23,7 +19,7 @@ var _ Locker = (*Local)(nil)
 // NewLocal returns a Locker without held locks. Fences follow now, so that
 // they rise over a restart too. No wait is longer than maxWait.
 func NewLocal(now func() time.Time, maxWait time.Duration) *Local {
-	return &Local{now: now, maxWait: maxWait, waiting: make(map[string][]chan struct{})}
+	return &Local{maxWait: maxWait, fences: Fences{Now: now}}
 }
 
 // Acquire implements Locker.
@@ -31,81 +27,56 @@ func (l *Local) Acquire(ctx context.Context, session string) (*Lease, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err := l.wait(ctx, session, l.join(session)); err != nil {
+	place := l.queue.Join(session)
+	if err := l.wait(ctx, place); err != nil {
+		place.Leave()
 		return nil, err
 	}
 	held, cancel := context.WithCancelCause(ctx)
-	var once sync.Once
-	return NewLease(held, l.nextFence(), func() {
-		once.Do(func() {
+	return NewLease(held, LeaseConfig{
+		Fence: l.fences.Next(),
+		Release: func() {
 			cancel(context.Canceled)
-			l.next(session)
-		})
+			place.Leave()
+		},
 	}), nil
 }
 
-func (l *Local) wait(ctx context.Context, session string, turn chan struct{}) error {
-	select {
-	case <-turn:
+func (l *Local) wait(ctx context.Context, place *Place) error {
+	if place.IsTurn() {
 		return nil
-	default:
 	}
 	timer := time.NewTimer(l.maxWait)
 	defer timer.Stop()
 	select {
-	case <-turn:
+	case <-place.Turn():
 		return nil
 	case <-ctx.Done():
-		l.leave(session, turn)
 		return context.Cause(ctx)
 	case <-timer.C:
-		l.leave(session, turn)
 		return ErrBusy
 	}
 }
 
-// join returns a channel that is closed when the caller's turn has come.
-func (l *Local) join(session string) chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	turn := make(chan struct{})
-	if queue, held := l.waiting[session]; held {
-		l.waiting[session] = append(queue, turn)
-	} else {
-		l.waiting[session] = nil
-		close(turn)
-	}
-	return turn
+// Fences are those that one process gives out by its own clock.
+type Fences struct {
+	Now func() time.Time
+
+	mu   sync.Mutex
+	last uint64
 }
 
-// leave takes a waiter out of the queue. If its turn came at the same moment,
-// the lock goes on to the next one.
-func (l *Local) leave(session string, turn chan struct{}) {
-	l.mu.Lock()
-	if i := slices.Index(l.waiting[session], turn); i >= 0 {
-		l.waiting[session] = slices.Delete(l.waiting[session], i, i+1)
-		l.mu.Unlock()
-		return
-	}
-	l.mu.Unlock()
-	l.next(session)
+// Next returns a fence above every earlier one: the time in µs if it is.
+func (f *Fences) Next() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = max(f.last+1, uint64(f.Now().UnixMicro()))
+	return f.last
 }
 
-func (l *Local) next(session string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	queue := l.waiting[session]
-	if len(queue) == 0 {
-		delete(l.waiting, session)
-		return
-	}
-	close(queue[0])
-	l.waiting[session] = queue[1:]
-}
-
-func (l *Local) nextFence() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.fence = max(l.fence+1, uint64(l.now().UnixMicro()))
-	return l.fence
+// Last returns the fence given out last, 0 if there was none.
+func (f *Fences) Last() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last
 }

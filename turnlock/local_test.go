@@ -10,7 +10,9 @@ import (
 
 func TestLocal(t *testing.T) {
 	t.Parallel()
-	turnlocktest.Run(t, func(*testing.T) turnlock.Locker { return turnlock.NewLocal(time.Now, turnlocktest.MaxWait) })
+	turnlocktest.Run(t, turnlocktest.Suite{MaxWait: time.Minute, Rounds: 200, Bubble: true, New: func(*testing.T) *turnlocktest.Backend {
+		return &turnlocktest.Backend{Locker: turnlock.NewLocal(time.Now, time.Minute)}
+	}})
 }
 
 func TestLocalFencesFollowTheClock(t *testing.T) {

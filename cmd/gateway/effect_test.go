@@ -30,7 +30,7 @@ import (
 // inRedis leaves a busy test machine the time for a claim.
 const inRedis = "store_backend: redis, claim_timeout: 5s"
 
-// effects and hookEffects have a test for every key that the loader accepts:
+// effects, hookEffects and agentEffects have a test for every key that the loader accepts:
 // what a user would see of it. [] stands for a list's element and {} for a map's.
 var effects = map[string]func(*testing.T){
 	"gateway.host": func(t *testing.T) {
@@ -213,13 +213,6 @@ var effects = map[string]func(*testing.T){
 	},
 	"gateway.push.redis.tls.ca_file":     reachesRedisOverTLS,
 	"gateway.push.redis.tls.server_name": reachesRedisOverTLS,
-	"gateway.turn_lock.backend": func(t *testing.T) {
-		r := assembled(t, "gateway: {turn_lock: {backend: local}}\n")
-		w := httptest.NewRecorder()
-		r.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/health", nil))
-		want(t, w, 200, `"turn_lock":"local"`)
-	},
-
 	"hooks.idempotency.store_backend": func(t *testing.T) {
 		for _, backend := range []string{"sqlite", "memory"} {
 			if got := assembled(t, "hooks: {idempotency: {store_backend: "+backend+"}}\n").store.Backend(); got != backend {
@@ -261,9 +254,6 @@ var effects = map[string]func(*testing.T){
 		r := assembled(t, withIdempotency("max_stored_reply: 4"))
 		want(t, r.post("a", `{"text":"hello"}`), 200, `"reply":"hello"`)
 		want(t, r.post("a", `{"text":"hello"}`), 200, `"reply":null,"delivered":null,"reply_omitted":true`)
-	},
-	"agents{}.kind": func(t *testing.T) {
-		want(t, assembled(t, "agents: {one: {kind: echo}}\nhooks: {hooks: [{path: a}]}\n").post("a", `{"text":"hi"}`), 200, `"reply":"hi"`)
 	},
 }
 
@@ -352,6 +342,7 @@ func TestEveryKeyHasItsEffect(t *testing.T) {
 	t.Parallel()
 	all := maps.Clone(effects)
 	maps.Copy(all, hookEffects)
+	maps.Copy(all, agentEffects)
 	accepted := keys(reflect.TypeFor[config.Config](), "")
 	slices.Sort(accepted)
 	if tested := slices.Sorted(maps.Keys(all)); !slices.Equal(accepted, tested) {

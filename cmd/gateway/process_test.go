@@ -17,6 +17,7 @@ import (
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/internal/redisconf"
+	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/internal/sqlitedb"
 	"github.com/oncegate/oncegate/message"
 )
@@ -121,24 +122,19 @@ func TestTheStoreIsClosedAfterTheRun(t *testing.T) {
 func TestABackendThatDoesNotOpenIsNil(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
-	cfg := mustParse(t, "gateway: {push: {redis: {url: 'redis://127.0.0.1:1'}}}\nhooks: {idempotency: {store_backend: redis}}\n")
-	cfg.Gateway.Push.Redis.TLS = &redisconf.TLS{CAFile: filepath.Join(t.TempDir(), "missing.pem")}
+	cfg := mustParse(t, "{}\n")
 	cfg.Gateway.StateDir = os.DevNull
-	for _, tier := range tiers(cfg, "test", health.NewRegistry(log), log)[:2] {
-		if store, err := tier.Open(t.Context()); err == nil || store != nil {
-			t.Errorf("%s: opened %#v, %v; want nil and an error", tier.Name, store, err)
-		}
+	p := &process{cfg: cfg, log: log, replica: "test", health: health.NewRegistry(log)}
+	if store, err := p.tiers()[0].Open(t.Context()); err == nil || store != nil {
+		t.Errorf("opened %#v, %v; want nil and an error", store, err)
 	}
 	looks := backends(log)
 	if store, err := looks.Store(t.Context(), cfg); err == nil || store != nil {
-		t.Errorf("doctor's store: %#v, %v; want nil and an error", store, err)
-	}
-	if server, err := looks.Redis(t.Context(), cfg.Gateway.Push.Redis); err == nil || server != nil {
-		t.Errorf("doctor's Redis: %#v, %v; want nil and an error", server, err)
-	}
-	cfg.Hooks.Idempotency.StoreBackend = idempotency.BackendSQLite
-	if store, err := looks.Store(t.Context(), cfg); err == nil || store != nil {
 		t.Errorf("doctor's file: %#v, %v; want nil and an error", store, err)
+	}
+	bad := redisconf.Config{URL: secret.New("redis://host:port")}
+	if server, err := looks.Redis(t.Context(), bad); err == nil || server != nil {
+		t.Errorf("doctor's Redis: %#v, %v; want nil and an error", server, err)
 	}
 }
 

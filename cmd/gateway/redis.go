@@ -25,38 +25,38 @@ type redisBackend interface {
 	doctor.Redis
 }
 
-// redisServer is a store and the client that belongs to it alone.
+// redisServer is a store and the client that it is on.
 type redisServer struct {
 	*redisstore.Store
 	client redis.UniversalClient
 }
 
-// openRedis returns an interface, which beside an error is nil in every other
-// interface too.
-func openRedis(cfg redisconf.Config) (redisBackend, error) {
-	server, err := newRedis(cfg, "")
-	if err != nil {
-		return nil, err
-	}
-	return server, nil
-}
+// ownRedis is a redisServer whose client belongs to it alone.
+type ownRedis struct{ redisServer }
 
-// newRedis connects for a replica or, without an id, for a look.
-func newRedis(cfg redisconf.Config, replica string) (*redisServer, error) {
+// openRedis connects for a look. It returns an interface, which beside an error
+// is nil in every other interface too.
+func openRedis(cfg redisconf.Config) (redisBackend, error) {
 	client, err := redisclient.New(cfg, redisclient.Options{})
 	if err != nil {
 		return nil, err
 	}
-	return &redisServer{redisstore.New(client, redisstore.Config{Prefix: cfg.Prefix, Replica: replica != ""}), client}, nil
+	return &ownRedis{redisServer{redisstore.New(client, redisstore.Config{Prefix: cfg.Prefix}), client}}, nil
 }
 
 // Close closes the store before its client.
-func (s *redisServer) Close() error { return errors.Join(s.Store.Close(), s.client.Close()) }
+func (s *ownRedis) Close() error { return errors.Join(s.Store.Close(), s.client.Close()) }
 
-var _ redisBackend = (*redisServer)(nil)
+// replicaRedis is the server for a replica, on the client that its claims, its
+// lock and its histories share.
+func replicaRedis(client redis.UniversalClient, prefix string) redisServer {
+	return redisServer{redisstore.New(client, redisstore.Config{Prefix: prefix, Replica: true}), client}
+}
+
+var _ redisBackend = (*ownRedis)(nil)
 
 // Info implements doctor.Redis.
-func (s *redisServer) Info(ctx context.Context) (map[string]string, error) {
+func (s redisServer) Info(ctx context.Context) (map[string]string, error) {
 	text, err := s.client.Info(ctx).Result()
 	if err != nil {
 		return nil, redact.Error(err)
@@ -71,13 +71,13 @@ func (s *redisServer) Info(ctx context.Context) (map[string]string, error) {
 }
 
 // Time implements doctor.Redis.
-func (s *redisServer) Time(ctx context.Context) (time.Time, error) {
+func (s redisServer) Time(ctx context.Context) (time.Time, error) {
 	t, err := s.client.Time(ctx).Result()
 	return t, redact.Error(err)
 }
 
 // Keys implements doctor.Redis.
-func (s *redisServer) Keys(ctx context.Context, prefix string, limit int) ([]string, error) {
+func (s redisServer) Keys(ctx context.Context, prefix string, limit int) ([]string, error) {
 	const count = 1000 // looked at by the server for one answer
 	var keys []string
 	for cursor, rounds := uint64(0), 0; ; rounds++ {
@@ -93,13 +93,13 @@ func (s *redisServer) Keys(ctx context.Context, prefix string, limit int) ([]str
 }
 
 // Class implements doctor.Redis.
-func (s *redisServer) Class(err error) string { return string(redisclient.Classify(err)) }
+func (s redisServer) Class(err error) string { return string(redisclient.Classify(err)) }
 
 // watchedRedis is the store of a running gateway. Its probes look after the
 // scripts too: without them claims are settled as safely but slower, which
 // nobody should have to find out from a latency.
 type watchedRedis struct {
-	*redisServer
+	redisServer
 	health *health.Registry
 	looked atomic.Bool
 }
@@ -108,14 +108,6 @@ var (
 	_ idempotency.Settler = (*watchedRedis)(nil)
 	_ idempotency.Roll    = (*watchedRedis)(nil)
 )
-
-func openWatched(cfg redisconf.Config, replica string, registry *health.Registry) (idempotency.Store, error) {
-	server, err := newRedis(cfg, replica)
-	if err != nil {
-		return nil, err
-	}
-	return &watchedRedis{redisServer: server, health: registry}, nil
-}
 
 // Ping implements idempotency.Store. The first one runs the scripts on
 // throw-away keys; once they were refused, so does each, until they run.
@@ -143,10 +135,7 @@ func (w *watchedRedis) Ping(ctx context.Context) error {
 // Redis that its configuration names, and them to it: side by side they claim
 // each message twice. It ends with ctx.
 func (p *process) announce(ctx context.Context) error {
-	server, err := newRedis(p.cfg.Gateway.Push.Redis, p.replica)
-	if err != nil {
-		return err
-	}
+	server := replicaRedis(p.redis, p.cfg.Gateway.Push.Redis.Prefix)
 	every := time.NewTicker(p.cfg.Hooks.Idempotency.TakeoverAfter / 6)
 	defer every.Stop()
 	for {
@@ -164,7 +153,7 @@ func (p *process) announce(ctx context.Context) error {
 	}
 }
 
-func (p *process) beatBeside(ctx context.Context, server *redisServer) error {
+func (p *process) beatBeside(ctx context.Context, server redisServer) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	own := p.self()

@@ -90,7 +90,7 @@ first result.`,
 	root.PersistentFlags().StringVarP(&a.configFlag, "config", "c", "",
 		"configuration file (default $GATEWAY_CONFIG, else ./gateway.yaml, else the embedded default)")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml") // the flag exists
-	root.AddCommand(a.serveCommand(), a.configCommand(), a.hooksCommand(), a.messagesCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.configCommand(), a.hooksCommand(), a.messagesCommand(), a.sessionsCommand(), a.doctorCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd() // here already, to be marked with the others
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	markUsage(root)

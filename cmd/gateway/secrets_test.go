@@ -29,16 +29,23 @@ gateway:
 hooks:
   idempotency: {store_backend: redis, claim_timeout: 20ms}
   hooks:
-    - {path: token, auth: MARKER-hook-token}
-    - {path: named, auth: {alice: MARKER-alice, bob: MARKER-bob}}
-    - {path: github, signature: {scheme: github, secrets: [MARKER-github, MARKER-rotated]}}
-    - {path: slack, signature: {scheme: slack, secrets: [MARKER-slack]}}
-    - {path: stripe, signature: {scheme: stripe, secrets: [MARKER-stripe]}}
-    - {path: standard, signature: {scheme: standard, secrets: [BASE64]}}
-    - {path: hmac, signature: {scheme: hmac-base64, header: X-Mine, secrets: [MARKER-hmac]}}
-    - {path: asked, challenge: {param: c, verify_param: v, verify_token: MARKER-verify}}
+    - {path: token, agent: one, auth: MARKER-hook-token}
+    - {path: named, agent: one, auth: {alice: MARKER-alice, bob: MARKER-bob}}
+    - {path: github, agent: one, signature: {scheme: github, secrets: [MARKER-github, MARKER-rotated]}}
+    - {path: slack, agent: one, signature: {scheme: slack, secrets: [MARKER-slack]}}
+    - {path: stripe, agent: one, signature: {scheme: stripe, secrets: [MARKER-stripe]}}
+    - {path: standard, agent: one, signature: {scheme: standard, secrets: [BASE64]}}
+    - {path: hmac, agent: one, signature: {scheme: hmac-base64, header: X-Mine, secrets: [MARKER-hmac]}}
+    - {path: asked, agent: one, challenge: {param: c, verify_param: v, verify_token: MARKER-verify}}
     - {path: away, action: forward, target: 'http://127.66.77.88:1/', headers: {X-Key: MARKER-header}}
-agents: {one: {}}
+    - {path: model, agent: model}
+    - {path: service, agent: service}
+    - {path: program, agent: program}
+agents:
+  one: {}
+  model: {kind: openai, base_url: 'http://127.66.77.88:1/v1', api_key: MARKER-api, model: m}
+  service: {kind: http, url: 'http://127.66.77.88:1/turn', headers: {X-Key: MARKER-header}}
+  program: {kind: exec, command: [/bin/sh, -c, 'exit 3'], env: {TOKEN: MARKER-env}}
 `
 
 // redisURL is the other form of the settings of Redis.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/oncegate/oncegate/config"
@@ -68,10 +69,17 @@ type process struct {
 	hash     string // of the configuration, as replicas compare it
 	health   *health.Registry
 	fleet    *health.Fleet
+	redis    redis.UniversalClient // nil: none is configured
 	store    *idempotency.Failover
+	sessions *gateway.Sessions
 	pipeline *gateway.Pipeline
 	hooks    *hooks.Handler
 	server   *gateway.Server
+
+	lockBackend func() string                     // what serialises turns now
+	starts      []func(ctx context.Context)       // what has to be tried before the first message
+	beside      []func(ctx context.Context) error // what runs from then on, as long as the process
+	closers     []func()                          // what holds idle connections
 }
 
 func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
@@ -80,11 +88,16 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 	metrics := gateway.NewMetrics(registry)
 	p := &process{
 		cfg: cfg, log: log, replica: idempotency.NewReplicaID(), started: time.Now(), hash: config.Hash(cfg),
-		health: health.NewRegistry(log),
+		health:      health.NewRegistry(log),
+		lockBackend: func() string { return turnlock.BackendLocal },
+	}
+	var err error
+	if p.redis, err = sharedRedis(cfg); err != nil {
+		return nil, err
 	}
 	p.fleet = health.NewFleet(health.FleetConfig{Replicas: cfg.Gateway.Replicas, Health: p.health, Now: time.Now})
 	p.store = idempotency.NewFailover(idempotency.FailoverConfig{
-		Tiers:         tiers(cfg, p.replica, p.health, log),
+		Tiers:         p.tiers(),
 		OnUnavailable: cfg.Hooks.Idempotency.OnUnavailable,
 		Replica:       p.replica,
 		Health:        p.health,
@@ -99,10 +112,13 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 		Seen:          p.fleet.Seen,
 	})
 	p.fleet.Alone(p.self())
+	p.sessions = p.newSessions(metrics)
+	p.starts = append(p.starts, p.store.Start, p.sessions.Start)
+	p.beside = append(p.beside, p.store.Run, p.sessions.Run)
 	p.pipeline = gateway.NewPipeline(gateway.PipelineConfig{
 		Store:              p.store,
 		InDoubt:            p.store.InDoubt,
-		Locks:              turnlock.NewLocal(time.Now, max(turnlock.DefaultMaxWait, 2*cfg.Gateway.TurnTimeout)), // a wait outlasts a turn
+		Locks:              p.locks(metrics),
 		Replica:            p.replica,
 		MaxConcurrentTurns: cfg.Gateway.MaxConcurrentTurns,
 		QueueWait:          cfg.Gateway.QueueWait,
@@ -116,10 +132,10 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 		Limit:          cfg.Gateway.AuthFailures.Limit,
 		Window:         cfg.Gateway.AuthFailures.Window,
 	}, time.Now)
-	var err error
+	p.beside = append(p.beside, p.pipeline.Run)
 	p.hooks, err = hooks.New(cfg.Hooks, hooks.Deps{
 		Pipeline:  p.pipeline,
-		Agents:    agents(cfg.Agents),
+		Agents:    p.agents(metrics),
 		Clients:   clients,
 		Token:     cfg.Gateway.AuthToken,
 		Private:   cfg.Gateway.Private(),
@@ -151,7 +167,7 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 
 // backends names what is in effect now.
 func (p *process) backends() map[string]string {
-	return map[string]string{"idempotency": p.store.Backend(), "turn_lock": p.cfg.Gateway.TurnLock.Backend}
+	return map[string]string{"idempotency": p.store.Backend(), "turn_lock": p.lockBackend(), "sessions": p.cfg.Sessions.Backend}
 }
 
 // self is what this process tells the other replicas.
@@ -171,25 +187,35 @@ func (p *process) self() health.Replica {
 // everything down in the reverse order once serve has drained.
 func (p *process) run(ctx context.Context, serve func(context.Context) error) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	var failed [3]error
-	wg.Go(func() {
-		p.store.Start(background)
-		p.health.Enter(health.Ready)
-		failed[0] = p.store.Run(background)
-	})
-	wg.Go(func() { failed[1] = p.pipeline.Run(background) })
-	if p.cfg.Gateway.Push.Redis.Configured() && p.cfg.Hooks.Idempotency.StoreBackend != idempotency.BackendRedis {
-		wg.Go(func() { failed[2] = p.announce(background) })
+	if p.redis != nil && p.cfg.Hooks.Idempotency.StoreBackend != idempotency.BackendRedis {
+		p.beside = append(p.beside, p.announce)
 	}
+	var wg sync.WaitGroup
+	failed := make([]error, len(p.beside))
+	wg.Go(func() {
+		for _, start := range p.starts {
+			start(background)
+		}
+		p.health.Enter(health.Ready)
+		for i, run := range p.beside {
+			wg.Go(func() { failed[i] = run(background) })
+		}
+	})
 	err := serve(ctx)
 	stop()
 	wg.Wait()
 	p.hooks.Close()
+	for _, closeAgent := range p.closers {
+		closeAgent()
+	}
 	if err == nil { // every claim has been settled or given back
 		p.leave(ctx)
 	}
-	return errors.Join(err, errors.Join(failed[:]...), p.store.Close())
+	err = errors.Join(err, errors.Join(failed...), p.sessions.Close(), p.store.Close())
+	if p.redis != nil {
+		err = errors.Join(err, p.redis.Close())
+	}
+	return err
 }
 
 // leave tells the other replicas that this one is gone. If that does not reach

@@ -8,7 +8,14 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/oncegate/oncegate/agent"
+	"github.com/oncegate/oncegate/agent/execagent"
+	"github.com/oncegate/oncegate/agent/httpagent"
+	"github.com/oncegate/oncegate/agent/openai"
+	"github.com/oncegate/oncegate/agent/redishistory"
+	"github.com/oncegate/oncegate/agent/sqlitehistory"
 	"github.com/oncegate/oncegate/config"
 	"github.com/oncegate/oncegate/doctor"
 	"github.com/oncegate/oncegate/gateway"
@@ -19,20 +26,31 @@ import (
 	"github.com/oncegate/oncegate/internal/redisconf"
 	"github.com/oncegate/oncegate/internal/sqlitedb"
 	"github.com/oncegate/oncegate/message"
+	"github.com/oncegate/oncegate/turnlock"
+	"github.com/oncegate/oncegate/turnlock/redislock"
 )
 
 // fileTimeout is the budget of one claim in SQLite: hundreds of ordinary commits,
 // and less than a sender waits while another process holds the file.
 const fileTimeout = 2 * time.Second
 
+// sharedRedis returns the one client for claims, turn lock and sessions, nil
+// where no server is configured.
+func sharedRedis(cfg config.Config) (redis.UniversalClient, error) {
+	if !cfg.Gateway.Push.Redis.Configured() {
+		return nil, nil
+	}
+	return redisclient.New(cfg.Gateway.Push.Redis, redisclient.Options{})
+}
+
 // tiers returns the configured claim store, with the weaker ones that serve
 // while it is away behind it.
-func tiers(cfg config.Config, replica string, registry *health.Registry, log *slog.Logger) []idempotency.Tier {
-	backend := cfg.Hooks.Idempotency.StoreBackend
-	redis := idempotency.Tier{
+func (p *process) tiers() []idempotency.Tier {
+	cfg, backend := p.cfg, p.cfg.Hooks.Idempotency.StoreBackend
+	shared := idempotency.Tier{
 		Name: idempotency.BackendRedis,
 		Open: func(context.Context) (idempotency.Store, error) {
-			return openWatched(cfg.Gateway.Push.Redis, replica, registry)
+			return &watchedRedis{redisServer: replicaRedis(p.redis, cfg.Gateway.Push.Redis.Prefix), health: p.health}, nil
 		},
 		Timeout:  cfg.Hooks.Idempotency.ClaimTimeout,
 		Classify: func(err error) string { return string(redisclient.Classify(err)) },
@@ -43,7 +61,7 @@ func tiers(cfg config.Config, replica string, registry *health.Registry, log *sl
 	sqlite := idempotency.Tier{
 		Name: idempotency.BackendSQLite,
 		Open: func(ctx context.Context) (idempotency.Store, error) {
-			return openSQLite(ctx, cfg, sqlitestore.Config{Replica: replica, Shadow: backend == idempotency.BackendRedis, Log: log})
+			return openSQLite(ctx, cfg, sqlitestore.Config{Replica: p.replica, Shadow: backend == idempotency.BackendRedis, Log: p.log})
 		},
 		Timeout:  fileTimeout,
 		Classify: sqlitedb.Classify,
@@ -56,7 +74,7 @@ func tiers(cfg config.Config, replica string, registry *health.Registry, log *sl
 	}
 	switch backend {
 	case idempotency.BackendRedis:
-		return []idempotency.Tier{redis, sqlite, memory}
+		return []idempotency.Tier{shared, sqlite, memory}
 	case idempotency.BackendSQLite:
 		return []idempotency.Tier{sqlite, memory}
 	}
@@ -114,13 +132,92 @@ func checkDatabase(ctx context.Context, path string) (class string, err error) {
 	return sqlitedb.Classify(err), err
 }
 
+// locks returns the configured turn lock.
+func (p *process) locks(metrics *gateway.Metrics) turnlock.Locker {
+	c := p.cfg.Gateway.TurnLock
+	if c.Backend != turnlock.BackendRedis {
+		return turnlock.NewLocal(time.Now, c.MaxWait)
+	}
+	shared := redislock.New(redislock.Config{
+		Client: p.redis, Prefix: p.cfg.Gateway.Push.Redis.Prefix, Replica: p.replica,
+		TTL: c.TTL, MaxWait: c.MaxWait, Timeout: lockTimeout,
+		Health: p.health,
+		Events: redislock.Events{Lost: metrics.LockLost, FailOpen: metrics.FailOpenTurn},
+		Now:    time.Now, Log: p.log,
+	})
+	p.starts = append(p.starts, shared.Start)
+	p.beside = append(p.beside, shared.Run)
+	p.lockBackend = shared.Backend
+	return shared
+}
+
+// lockTimeout is the budget of one question about a turn lock: what a turn waits
+// for a server that does not answer, until it goes on without.
+const lockTimeout = 500 * time.Millisecond
+
+// newSessions returns the configured place of histories, not open yet.
+func (p *process) newSessions(metrics *gateway.Metrics) *gateway.Sessions {
+	c := p.cfg.Sessions
+	settings := gateway.SessionsConfig{Backend: c.Backend, Health: p.health, Metrics: metrics, Log: p.log}
+	if c.Backend == agent.BackendRedis {
+		settings.Open = func(context.Context) (gateway.History, error) {
+			return redishistory.New(p.redis, redishistory.Config{Prefix: p.cfg.Gateway.Push.Redis.Prefix, MaxTurns: c.MaxTurns, TTL: c.TTL}), nil
+		}
+		settings.Timeout = lockTimeout
+		settings.Classify = func(err error) string { return string(redisclient.Classify(err)) }
+		settings.Hint = health.RedisHint
+	} else {
+		settings.Open = func(ctx context.Context) (gateway.History, error) {
+			history, err := sqlitehistory.Open(ctx, historyFile(p.cfg, p.log))
+			if err != nil {
+				return nil, err // and not a nil pointer in the interface
+			}
+			return history, nil
+		}
+		settings.Reopen = func(err error) bool { return errors.Is(err, sqlitedb.ErrReplaced) }
+		settings.Timeout = fileTimeout
+		settings.Classify = sqlitedb.Classify
+		settings.Hint = func(class string) string { return health.FileHint(sessionsFile, class) }
+	}
+	return gateway.NewSessions(settings)
+}
+
+// sessionsFile is the database of histories in the state directory. It is not
+// that of the claims, whose commits would wait for it.
+const sessionsFile = "sessions.db"
+
+func historyFile(cfg config.Config, log *slog.Logger) sqlitehistory.Config {
+	return sqlitehistory.Config{
+		Path: filepath.Join(cfg.Gateway.StateDir, sessionsFile), MaxTurns: cfg.Sessions.MaxTurns, TTL: cfg.Sessions.TTL, Log: log,
+	}
+}
+
 // agents returns the look-up of the configured agents' runners by their names;
 // the loader has given a hook that names none the only agent there is.
-func agents(configured map[string]agent.Config) func(name string) (message.Runner, bool) {
-	return func(name string) (message.Runner, bool) {
-		if _, ok := configured[name]; !ok {
-			return nil, false
-		}
-		return gateway.AgentRunner{Name: name, Agent: agent.Echo{}}, true
+func (p *process) agents(metrics *gateway.Metrics) func(name string) (message.Runner, bool) {
+	runners := make(map[string]message.Runner, len(p.cfg.Agents))
+	for name, c := range p.cfg.Agents {
+		runners[name] = gateway.AgentRunner{Name: name, Agent: p.newAgent(c), Sessions: p.sessions, Metrics: metrics}
 	}
+	return func(name string) (message.Runner, bool) {
+		runner, ok := runners[name]
+		return runner, ok
+	}
+}
+
+// newAgent returns an agent of one of the kinds that the loader accepts.
+func (p *process) newAgent(c agent.Config) agent.Agent {
+	switch c.Kind {
+	case agent.KindOpenAI:
+		a := openai.New(c)
+		p.closers = append(p.closers, a.Close)
+		return a
+	case agent.KindHTTP:
+		a := httpagent.New(c)
+		p.closers = append(p.closers, a.Close)
+		return a
+	case agent.KindExec:
+		return execagent.New(c, p.log.With("component", "agent"))
+	}
+	return agent.Echo{}
 }

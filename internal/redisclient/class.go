@@ -46,6 +46,7 @@ var marks = []struct {
 	{"without any password configured", Auth},
 	{"NOPERM", Permission},
 	{"ACL failure", Permission},
+	{"can't run this command", Permission}, // what a script calls
 	{"READONLY", ReadOnly},
 	{"LOADING", Loading},
 	{"MISCONF", Misconf},
@@ -55,7 +56,7 @@ var marks = []struct {
 	{"max number of clients", Unreachable},
 }
 
-// errTLSSettings is why no client can be built: a file of the section tls.
+// errTLSSettings is why no connection can be made: a file of the section tls.
 var errTLSSettings = errors.New("its settings cannot be used")
 
 // Classify returns the class of an error that came from a client, or "" for

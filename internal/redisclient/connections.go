@@ -17,7 +17,7 @@ import (
 // use.
 type connections struct {
 	dialer net.Dialer
-	tls    *tls.Config // nil: not encrypted
+	tls    func() (*tls.Config, error) // nil: not encrypted
 
 	ages atomic.Uint64 // grows whenever all are given up
 
@@ -54,7 +54,11 @@ func (c *connections) connect(ctx context.Context, network, addr string) (net.Co
 	if c.tls == nil {
 		return c.dialer.DialContext(ctx, network, addr)
 	}
-	d := tls.Dialer{NetDialer: &c.dialer, Config: c.tls}
+	settings, err := c.tls()
+	if err != nil {
+		return nil, err
+	}
+	d := tls.Dialer{NetDialer: &c.dialer, Config: settings}
 	return d.DialContext(ctx, network, addr)
 }
 

@@ -32,8 +32,10 @@ type Options struct {
 }
 
 // New returns a client of the configured server, primary behind Sentinels, or
-// cluster. It dials nothing: whether a server is there shows at the first
-// command. The caller closes it.
+// cluster. It fails for a URL that cannot be read, and dials nothing: whether a
+// server is there, and the files of the section tls, shows at the first
+// command. Those files are read for each connection, so that they can be
+// replaced. The caller closes the client.
 //
 // A breaker stands before it: see ErrOpen.
 func New(cfg redisconf.Config, o Options) (redis.UniversalClient, error) {
@@ -43,9 +45,7 @@ func New(cfg redisconf.Config, o Options) (redis.UniversalClient, error) {
 	}
 	conns := newConnections(orDefault(o.DialTimeout, time.Second))
 	if addr.TLS {
-		if conns.tls, err = tlsConfig(cfg.TLS); err != nil {
-			return nil, fmt.Errorf("redis client: tls: %w: %w", errTLSSettings, err)
-		}
+		conns.tls = func() (*tls.Config, error) { return tlsConfig(cfg.TLS) }
 	}
 	opt, guard := settings(addr, o), newBreaker()
 	opt.Dialer = conns.dial
@@ -146,11 +146,11 @@ func tlsConfig(section *redisconf.TLS) (*tls.Config, error) {
 	if section.CAFile != "" {
 		pem, err := os.ReadFile(section.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
+			return nil, fmt.Errorf("tls: %w: ca_file: %w", errTLSSettings, err)
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca_file: %s holds no PEM certificate", section.CAFile)
+			return nil, fmt.Errorf("tls: %w: ca_file: %s holds no PEM certificate", errTLSSettings, section.CAFile)
 		}
 	}
 	return c, nil

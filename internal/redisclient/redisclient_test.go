@@ -137,16 +137,17 @@ func TestB69_TLSWithAPrivateAuthority(t *testing.T) {
 	}
 }
 
-func TestNewRefusesABadAuthority(t *testing.T) {
+func TestABadAuthorityIsNamedByTheFirstCall(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(bad, []byte("not a certificate"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range []string{bad, bad + ".missing"} {
-		_, err := redisclient.New(redisconf.Config{Host: "h", TLS: &redisconf.TLS{CAFile: file}}, redisclient.Options{})
+		c := open(t, redisconf.Config{Host: "127.0.0.1", Port: 1, Prefix: "gateway:", TLS: &redisconf.TLS{CAFile: file}})
+		err := c.Ping(t.Context()).Err()
 		if err == nil || !strings.Contains(err.Error(), "ca_file") || !strings.Contains(err.Error(), file) {
-			t.Errorf("New = %v, want an error that names ca_file and %s", err, file)
+			t.Errorf("Ping = %v, want an error that names ca_file and %s", err, file)
 		}
 		if class := redisclient.Classify(err); class != redisclient.TLS {
 			t.Errorf("class = %q, want tls: nothing heals that by itself", class)
