@@ -5,6 +5,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/oncegate/oncegate/message"
 )
@@ -52,6 +54,31 @@ type Reply struct {
 
 // MaxReply bounds a reply in bytes. A longer one is an Error of kind TooLarge.
 const MaxReply = 1 << 20
+
+// Run calls run within the timeout of c, for the kinds that have one. What run
+// returns beside an error counts as long as its time is not over; else the
+// error is an Error of kind Timeout, or wraps the cause of ctx's end.
+func (c Config) Run(ctx context.Context, run func(context.Context) (Reply, error)) (Reply, error) {
+	if ctx.Err() != nil {
+		return Reply{}, fmt.Errorf("agent: %w", context.Cause(ctx))
+	}
+	bounded := ctx
+	if c.Timeout != nil {
+		var cancel context.CancelFunc
+		bounded, cancel = context.WithTimeout(ctx, *c.Timeout)
+		defer cancel()
+	}
+	reply, err := run(bounded)
+	switch {
+	case err == nil:
+		return reply, nil
+	case ctx.Err() != nil:
+		return Reply{}, fmt.Errorf("agent: %w", context.Cause(ctx))
+	case bounded.Err() != nil:
+		return Reply{}, &Error{Kind: Timeout, Err: errors.New("no answer within the timeout of the agent")}
+	}
+	return Reply{}, err
+}
 
 // Echo answers with the message's own text.
 type Echo struct{}

@@ -11,11 +11,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/oncegate/oncegate/hooks/payload"
+	"github.com/oncegate/oncegate/internal/outbound"
 	"github.com/oncegate/oncegate/internal/redact"
 	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
@@ -34,17 +34,6 @@ type forwarder struct {
 
 var _ message.Runner = (*forwarder)(nil)
 
-// newTransport returns the connections to forward targets. Each run brings its
-// own deadline, so there is none here but for the steps before a request.
-func newTransport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.MaxIdleConnsPerHost = t.MaxIdleConns
-	t.MaxResponseHeaderBytes = 64 << 10
-	t.TLSHandshakeTimeout = 10 * time.Second
-	t.DisableCompression = true // a body is replayed as the target wrote it
-	return t
-}
-
 func newForwarder(h Hook, transport http.RoundTripper, maxBody int64) *forwarder {
 	// The first two say how to read the body, so they always go with it.
 	kept := []string{"Content-Type", "Content-Encoding"}
@@ -58,10 +47,7 @@ func newForwarder(h Hook, transport http.RoundTripper, maxBody int64) *forwarder
 		kept:    slices.Compact(kept),
 		maxBody: maxBody,
 		soft:    h.SoftFailure,
-		client: &http.Client{
-			Transport:     transport,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		client:  outbound.NewClient(transport),
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/oncegate/oncegate/hooks/payload"
 	"github.com/oncegate/oncegate/internal/client"
+	"github.com/oncegate/oncegate/internal/outbound"
 	"github.com/oncegate/oncegate/internal/secret"
 	"github.com/oncegate/oncegate/message"
 )
@@ -101,7 +102,7 @@ func New(cfg Config, d Deps) (*Handler, error) {
 		deps:    d,
 		log:     d.Log.With("component", "hooks"),
 		metrics: m,
-		targets: newTransport(),
+		targets: outbound.NewTransport(),
 	}
 	for i, hook := range cfg.Hooks {
 		rt, err := h.newRoute(hook, cfg)

@@ -47,25 +47,7 @@ func New(c agent.Config, log *slog.Logger) *Agent {
 // Run implements agent.Agent. Its error is an *agent.Error, or wraps the cause
 // of ctx's end.
 func (a *Agent) Run(ctx context.Context, turn agent.Turn) (agent.Reply, error) {
-	if ctx.Err() != nil {
-		return agent.Reply{}, fmt.Errorf("execagent: %w", context.Cause(ctx))
-	}
-	bounded := ctx
-	if a.config.Timeout != nil {
-		var cancel context.CancelFunc
-		bounded, cancel = context.WithTimeout(ctx, *a.config.Timeout)
-		defer cancel()
-	}
-	reply, err := a.run(bounded, turn)
-	switch {
-	case err == nil:
-		return reply, nil
-	case ctx.Err() != nil:
-		return agent.Reply{}, fmt.Errorf("execagent: %w", context.Cause(ctx))
-	case bounded.Err() != nil:
-		return agent.Reply{}, &agent.Error{Kind: agent.Timeout, Err: errors.New("the program did not end within the timeout of the agent")}
-	}
-	return agent.Reply{}, err
+	return a.config.Run(ctx, func(ctx context.Context) (agent.Reply, error) { return a.run(ctx, turn) })
 }
 
 func (a *Agent) run(ctx context.Context, turn agent.Turn) (agent.Reply, error) {

@@ -12,23 +12,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/oncegate/oncegate/agent"
+	"github.com/oncegate/oncegate/internal/outbound"
 	"github.com/oncegate/oncegate/internal/redact"
 )
 
-const (
-	maxHeaderSize = 64 << 10 // of an answer, in bytes
-
-	// maxBody bounds an answer in bytes, after it was unpacked: JSON takes up
-	// to six for each of the text (\u00XX), and there may be other members.
-	maxBody = 6*agent.MaxReply + 64<<10
-)
+// maxBody bounds an answer in bytes, after it was unpacked: JSON takes up to six
+// for each of the text (\u00XX), and there may be other members.
+const maxBody = 6*agent.MaxReply + 64<<10
 
 // Agent is an agent.Agent behind a URL.
 type Agent struct {
@@ -40,23 +35,14 @@ var _ agent.Agent = (*Agent)(nil)
 
 // New returns the agent of a valid configuration of kind http. Nothing is sent
 // yet.
-func New(c agent.Config) *Agent { return newAgent(c, newTransport()) }
-
-func newAgent(c agent.Config, transport http.RoundTripper) *Agent {
-	return &Agent{config: c, client: &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+func New(c agent.Config) *Agent {
+	transport := outbound.NewTransport()
+	transport.DisableCompression = false // a reply is read, not passed on
+	return newAgent(c, transport)
 }
 
-// newTransport returns the connections to the far end. Each run brings its own
-// deadline, so there is none here but for the steps before a request.
-func newTransport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.MaxIdleConnsPerHost = t.MaxIdleConns
-	t.MaxResponseHeaderBytes = maxHeaderSize
-	t.TLSHandshakeTimeout = 10 * time.Second
-	return t
+func newAgent(c agent.Config, transport http.RoundTripper) *Agent {
+	return &Agent{config: c, client: outbound.NewClient(transport)}
 }
 
 // Close ends the idle connections. Runs under way go on.
@@ -65,22 +51,7 @@ func (a *Agent) Close() { a.client.CloseIdleConnections() }
 // Run implements agent.Agent. Its error is an *agent.Error, or wraps the cause
 // of ctx's end.
 func (a *Agent) Run(ctx context.Context, turn agent.Turn) (agent.Reply, error) {
-	bounded := ctx
-	if a.config.Timeout != nil {
-		var cancel context.CancelFunc
-		bounded, cancel = context.WithTimeout(ctx, *a.config.Timeout)
-		defer cancel()
-	}
-	reply, err := a.post(bounded, turn)
-	switch {
-	case err == nil:
-		return reply, nil
-	case ctx.Err() != nil:
-		return agent.Reply{}, fmt.Errorf("httpagent: %w", context.Cause(ctx))
-	case bounded.Err() != nil:
-		return agent.Reply{}, &agent.Error{Kind: agent.Timeout, Err: errors.New("no answer within the timeout of the agent")}
-	}
-	return agent.Reply{}, err
+	return a.config.Run(ctx, func(ctx context.Context) (agent.Reply, error) { return a.post(ctx, turn) })
 }
 
 func (a *Agent) post(ctx context.Context, turn agent.Turn) (agent.Reply, error) {

@@ -1,21 +1,18 @@
 package openai
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/oncegate/oncegate/agent"
+	"github.com/oncegate/oncegate/internal/outbound"
 )
 
 // The text of a failure is one of the sentences in this package, a word of the
@@ -23,10 +20,8 @@ import (
 // Everything else that an endpoint or net/http says may quote the prompt, the
 // key or the host.
 
-const (
-	maxErrorBody  = 64 << 10       // in bytes; the rest is not read
-	maxRetryAfter = 24 * time.Hour // a longer one is no more than "not today"
-)
+// maxErrorBody is how much of the body of a failure is read, in bytes.
+const maxErrorBody = 64 << 10
 
 // mayPass reports whether a request that failed like that is worth repeating.
 func mayPass(err error) bool {
@@ -39,17 +34,7 @@ func mayPass(err error) bool {
 
 // unreachable is the failure of a request without an answer.
 func unreachable(err error) *agent.Error {
-	text := "the connection broke before there was an answer"
-	if _, ok := errors.AsType[*net.DNSError](err); ok {
-		text = "the name of the endpoint cannot be looked up"
-	} else if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		text = "the certificate of the endpoint cannot be verified"
-	} else if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		text = errno.Error()
-	} else if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-		text = "there was no connection in time"
-	}
-	return &agent.Error{Kind: agent.Unreachable, Err: errors.New(text)}
+	return &agent.Error{Kind: agent.Unreachable, Err: outbound.Reason(err)}
 }
 
 // broken is the failure of a body that was not read to its end; err is nil
@@ -67,7 +52,7 @@ func malformed(text string) *agent.Error {
 
 // statusError is the failure that an answer without a 2xx stands for.
 func (q question) statusError(res *http.Response) *agent.Error {
-	e := &agent.Error{Kind: agent.Refused, Status: res.StatusCode, RetryAfter: retryAfter(res.Header)}
+	e := &agent.Error{Kind: agent.Refused, Status: res.StatusCode, RetryAfter: outbound.RetryAfter(res.Header)}
 	switch status := res.StatusCode; {
 	case status == http.StatusTooManyRequests:
 		e.Kind = agent.RateLimited
@@ -137,28 +122,4 @@ func (q question) mayTell(name string) bool {
 		}
 	}
 	return identifier.MatchString(name) && !slices.ContainsFunc(q.private, common(0)) && !slices.ContainsFunc(q.said, common(chance))
-}
-
-// retryAfter returns when the endpoint wants to be asked again; 0 if it does
-// not say. As in the SDK, Retry-After-Ms goes before Retry-After.
-func retryAfter(h http.Header) time.Duration {
-	seconds := func(text string, unit time.Duration) (time.Duration, bool) {
-		n, err := strconv.ParseFloat(text, 64)
-		if err != nil && !errors.Is(err, strconv.ErrRange) || !(n >= 0) {
-			return 0, false
-		}
-		return time.Duration(min(n*float64(unit), float64(maxRetryAfter))), true
-	}
-	if d, ok := seconds(h.Get("Retry-After-Ms"), time.Millisecond); ok {
-		return d
-	}
-	text := h.Get("Retry-After")
-	if d, ok := seconds(text, time.Second); ok {
-		return d
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return 0
-	}
-	return min(max(time.Until(at), 0), maxRetryAfter)
 }

@@ -93,7 +93,7 @@ func TestWhyThereIsNoConnection(t *testing.T) {
 		err  error
 		want string
 	}{
-		"an unknown name":       {&net.DNSError{Err: "no such host", Name: "llm.example"}, "the name of the endpoint cannot be looked up"},
+		"an unknown name":       {&net.DNSError{Err: "no such host", Name: "llm.example"}, "the server's name cannot be looked up"},
 		"no answer to the dial": {&net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}, "there was no connection in time"},
 		"something else":        {errors.New(`malformed HTTP response "llm.example"`), "the connection broke before there was an answer"},
 	} {

@@ -12,7 +12,6 @@ package openai
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -24,14 +23,14 @@ import (
 	"github.com/openai/openai-go/v3/option"
 
 	"github.com/oncegate/oncegate/agent"
+	"github.com/oncegate/oncegate/internal/outbound"
 )
 
 const (
-	maxRetries    = 2                      // of one run
-	maxWait       = time.Minute            // for a retry; who asks for more gets no retry
-	firstBackoff  = 500 * time.Millisecond // doubled with each retry that the endpoint gave no time for
-	maxHeaderSize = 64 << 10               // of an answer, in bytes
-	drainTime     = 100 * time.Millisecond // for what follows the end of a reply
+	maxRetries   = 2                      // of one run
+	maxWait      = time.Minute            // for a retry; who asks for more gets no retry
+	firstBackoff = 500 * time.Millisecond // doubled with each retry that the endpoint gave no time for
+	drainTime    = 100 * time.Millisecond // for what follows the end of a reply
 )
 
 // Agent is an agent.Agent behind a chat-completions endpoint.
@@ -47,7 +46,7 @@ var _ agent.Agent = (*Agent)(nil)
 
 // New returns the agent of a valid configuration of kind openai. Nothing is
 // sent yet.
-func New(c agent.Config) *Agent { return newAgent(c, newTransport()) }
+func New(c agent.Config) *Agent { return newAgent(c, outbound.NewTransport()) }
 
 func newAgent(c agent.Config, transport http.RoundTripper) *Agent {
 	base, err := url.Parse(c.BaseURL)
@@ -58,10 +57,7 @@ func newAgent(c agent.Config, transport http.RoundTripper) *Agent {
 	base.RawQuery, base.ForceQuery = "", false
 	a := &Agent{
 		config: c, host: base.Hostname(), query: query,
-		client: &http.Client{
-			Transport:     transport,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		client: outbound.NewClient(transport),
 	}
 	options := []option.RequestOption{
 		option.WithBaseURL(strings.TrimRight(base.String(), "/") + "/"),
@@ -79,17 +75,6 @@ func newAgent(c agent.Config, transport http.RoundTripper) *Agent {
 	return a
 }
 
-// newTransport returns the connections to the endpoint. Each run brings its own
-// deadline, so there is none here but for the steps before a request.
-func newTransport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.MaxIdleConnsPerHost = t.MaxIdleConns
-	t.MaxResponseHeaderBytes = maxHeaderSize
-	t.TLSHandshakeTimeout = 10 * time.Second
-	t.DisableCompression = true // it would hold back the pieces of a stream
-	return t
-}
-
 // Close ends the idle connections. Runs under way go on.
 func (a *Agent) Close() { a.client.CloseIdleConnections() }
 
@@ -100,22 +85,7 @@ func (a *Agent) Run(ctx context.Context, turn agent.Turn) (agent.Reply, error) {
 	if err != nil {
 		return agent.Reply{}, err
 	}
-	bounded := ctx
-	if a.config.Timeout != nil {
-		var cancel context.CancelFunc
-		bounded, cancel = context.WithTimeout(ctx, *a.config.Timeout)
-		defer cancel()
-	}
-	reply, err := a.persist(bounded, q)
-	switch {
-	case err == nil:
-		return reply, nil
-	case ctx.Err() != nil:
-		return agent.Reply{}, fmt.Errorf("openai: %w", context.Cause(ctx))
-	case bounded.Err() != nil:
-		return agent.Reply{}, &agent.Error{Kind: agent.Timeout, Err: errors.New("no answer within the timeout of the agent")}
-	}
-	return agent.Reply{}, err
+	return a.config.Run(ctx, func(ctx context.Context) (agent.Reply, error) { return a.persist(ctx, q) })
 }
 
 // persist makes attempts until one settles the matter.
