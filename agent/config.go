@@ -41,7 +41,7 @@ type Config struct {
 
 	// exec
 	Command []string                 `yaml:"command,omitempty"` // the program and its arguments; no shell
-	Env     map[string]secret.String `yaml:"env,omitempty"`     // beside PATH and HOME, all that it gets
+	Env     map[string]secret.String `yaml:"env,omitempty"`     // beside PATH, HOME, LANG and ONCEGATE_*, all that it gets
 }
 
 // DefaultConfig returns the settings of an entry that names none.
@@ -154,12 +154,18 @@ func checkURL(key, text string) error {
 
 // ownHeaders are set by the gateway or belong to one connection only.
 var ownHeaders = []string{
-	"Connection", "Content-Length", "Content-Type", "Host", "Idempotency-Key", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Host", "Idempotency-Key", "Keep-Alive", "Proxy-Connection",
+	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "X-Idempotency-Key", "X-Turn-Fence",
 }
 
 func checkHeaders(headers map[string]secret.String) error {
 	var errs []error
+	seen := make(map[string]string, len(headers))
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		if other, twice := seen[strings.ToLower(name)]; twice {
+			errs = append(errs, fmt.Errorf("headers: %s and %s are the same header", other, name))
+		}
+		seen[strings.ToLower(name)] = name
 		switch {
 		case !httpguts.ValidHeaderFieldName(name):
 			errs = append(errs, fmt.Errorf("headers: %q is not the name of a header", name))

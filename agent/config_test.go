@@ -83,6 +83,8 @@ func TestAConfigurationThatIsWrongNamesTheKey(t *testing.T) {
 		"a url with a fragment":           {agent.KindHTTP, func(c *agent.Config) { c.URL = "http://h/#private" }, "url: has a fragment"},
 		"a header that is none":           {agent.KindHTTP, func(c *agent.Config) { c.Headers = secrets("a b", "private") }, `headers: "a b" is not the name`},
 		"a header that is ours":           {agent.KindHTTP, func(c *agent.Config) { c.Headers = secrets("idempotency-KEY", "private") }, "headers: idempotency-KEY is set by the gateway"},
+		"a header twice":                  {agent.KindHTTP, func(c *agent.Config) { c.Headers = map[string]secret.String{"X-A": {}, "x-a": {}} }, "headers: X-A and x-a are the same header"},
+		"a fence of one's own":            {agent.KindHTTP, func(c *agent.Config) { c.Headers = secrets("x-turn-fence", "1") }, "headers: x-turn-fence is set by the gateway"},
 		"a header that breaks a line":     {agent.KindHTTP, func(c *agent.Config) { c.Headers = secrets("X-A", "private\r\nb: c") }, "headers: the value of X-A holds"},
 		"a header with DEL":               {agent.KindHTTP, func(c *agent.Config) { c.Headers = secrets("X-A", "private\x7f") }, "headers: the value of X-A holds"},
 		"no command":                      {agent.KindExec, func(c *agent.Config) { c.Command = nil }, "command: is required"},

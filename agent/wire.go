@@ -41,13 +41,7 @@ func (t Turn) MarshalJSON() ([]byte, error) {
 	for i, r := range t.History {
 		w.History[i] = wireRow{Role: r.Role, Text: r.Text}
 	}
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(w); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+	return json.Marshal(w)
 }
 
 // wireReply is what an agent answers. Its members are looked for by their exact

@@ -164,7 +164,7 @@ func checkTarget(target string) error {
 // ownHeaders are set by the gateway or belong to one connection only.
 var ownHeaders = []string{
 	"Connection", "Content-Length", "Idempotency-Key", "Idempotency-Replayed", "Keep-Alive", "Proxy-Connection",
-	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "X-Idempotency-Status",
+	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "X-Idempotency-Key", "X-Idempotency-Status",
 }
 
 func (h Hook) headerProblems() []error {

@@ -92,6 +92,11 @@ var _ http.Handler = (*Handler)(nil)
 // New builds the handler of a valid configuration. It fails if a hook names
 // an agent that does not exist.
 func New(cfg Config, d Deps) (*Handler, error) {
+	for i, hook := range cfg.Hooks {
+		if hook.Signature != nil && hook.Signature.SignedURL != "" && d.PublicURL == nil {
+			return nil, fmt.Errorf("hooks[%d].signature.signed_url: needs a public URL, which the sender signs", i)
+		}
+	}
 	d = d.withDefaults()
 	m, err := newMetrics(d.Metrics)
 	if err != nil {

@@ -278,7 +278,7 @@ func TestWhatDepsLeaveOutIsAsInTheGateway(t *testing.T) {
 func TestAHandlerNeedsNoMoreThanAPipelineAndAgents(t *testing.T) {
 	t.Parallel()
 	h := validHook()
-	h.Signature = &signature.Config{Scheme: signature.HMACHex, Header: "X-Sig", SignedURL: "before", Secrets: secrets("12345678")}
+	h.Signature = &signature.Config{Scheme: signature.HMACHex, Header: "X-Sig", Secrets: secrets("12345678")}
 	for range 2 { // what the first counts is not in the second's way
 		f := &fakePipeline{}
 		handler, err := hooks.New(hooks.Config{Hooks: []hooks.Hook{h}}, hooks.Deps{
@@ -288,17 +288,24 @@ func TestAHandlerNeedsNoMoreThanAPipelineAndAgents(t *testing.T) {
 			t.Fatalf("New() = %v", err)
 		}
 		t.Cleanup(handler.Close)
-		for url, want := range map[string]int{"": 200, "http://example.com/hooks/x": 401} {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/hooks/x", strings.NewReader(`{}`))
-			if err := h.Sign(r.Header, signature.Content{Body: []byte(`{}`), URL: url}, secret.String{}, time.Now()); err != nil {
+		for body, want := range map[string]int{`{}`: 200, `{"forged":1}`: 401} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/hooks/x", strings.NewReader(body))
+			if err := h.Sign(r.Header, signature.Content{Body: []byte(`{}`)}, secret.String{}, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, r)
 			if w.Code != want {
-				t.Errorf("status of a signature over the URL %q = %d, want %d", url, w.Code, want)
+				t.Errorf("status of %s under the signature of {} = %d, want %d", body, w.Code, want)
 			}
 		}
+	}
+	h.Signature.SignedURL = "before"
+	_, err := hooks.New(hooks.Config{Hooks: []hooks.Hook{h}}, hooks.Deps{
+		Pipeline: &fakePipeline{}, Agents: func(string) (message.Runner, bool) { return echo{}, true },
+	})
+	if err == nil || !strings.Contains(err.Error(), "hooks[0].signature.signed_url: needs a public URL") {
+		t.Errorf("New() without a URL that a hook's sender signs = %v, want it refused", err)
 	}
 }
 
