@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -10,7 +12,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -248,8 +252,31 @@ func TestDocumentedRedisRightsSuffice(t *testing.T) {
 		t.Fatal("docs/operations.md names no rights")
 	}
 	s := redistest.Start(t, append([]string{"--appendonly", "yes", "--user"}, strings.Fields(string(m[1]))...)...)
-	file := writeFile(t, "gateway: {push: {redis: {host: "+s.Addr()+", username: gateway, password: password}}}\nhooks: {idempotency: {"+inRedis+"}}\n")
+	text := "gateway: {push: {redis: {host: " + s.Addr() + ", username: gateway, password: password}}, turn_lock: {backend: redis}}\n" + withIdempotency(inRedis, "session: s")
+	file := writeFile(t, text)
 	if got := runIn(t, "", nil, "doctor", "-c", file, "--prove", "16"); got.code != exitOK || strings.Contains(got.out, "warn ") {
 		t.Errorf("doctor with the documented rights: %+v", got)
+	}
+	r := assembled(t, text)
+	var wg sync.WaitGroup
+	for i := range 5 { // one after the other, each under the lock
+		wg.Go(func() { want(t, r.post("a", fmt.Sprintf(`{"text":"hi %d"}`, i)), 200, "hi") })
+	}
+	wg.Wait()
+	if owners := r.health.Owners(); len(owners) != 0 {
+		t.Errorf("degraded with the documented rights: %+v", owners)
+	}
+	if got := runIn(t, "", nil, "sessions", "list", "-c", file, "--json"); got.code != exitOK || !strings.Contains(got.out, `"turns": 5`) {
+		t.Errorf("sessions with the documented rights: %+v", got)
+	}
+	channel := "gateway:turnwake:" + r.replica
+	soon, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	for len(s.Client().PubSubChannels(t.Context(), channel).Val()) == 0 {
+		select {
+		case <-soon.Done():
+			t.Fatal("the gateway may not hear on its channel")
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
 }

@@ -140,7 +140,7 @@ func (p *process) locks(metrics *gateway.Metrics) turnlock.Locker {
 	}
 	shared := redislock.New(redislock.Config{
 		Client: p.redis, Prefix: p.cfg.Gateway.Push.Redis.Prefix, Replica: p.replica,
-		TTL: c.TTL, MaxWait: c.MaxWait, Timeout: lockTimeout,
+		TTL: c.TTL, MaxWait: c.MaxWait, Timeout: p.cfg.Hooks.Idempotency.ClaimTimeout,
 		Health: p.health,
 		Events: redislock.Events{Lost: metrics.LockLost, FailOpen: metrics.FailOpenTurn},
 		Now:    time.Now, Log: p.log,
@@ -151,10 +151,6 @@ func (p *process) locks(metrics *gateway.Metrics) turnlock.Locker {
 	return shared
 }
 
-// lockTimeout is the budget of one question about a turn lock: what a turn waits
-// for a server that does not answer, until it goes on without.
-const lockTimeout = 500 * time.Millisecond
-
 // newSessions returns the configured place of histories, not open yet.
 func (p *process) newSessions(metrics *gateway.Metrics) *gateway.Sessions {
 	c := p.cfg.Sessions
@@ -163,7 +159,7 @@ func (p *process) newSessions(metrics *gateway.Metrics) *gateway.Sessions {
 		settings.Open = func(context.Context) (gateway.History, error) {
 			return redishistory.New(p.redis, redishistory.Config{Prefix: p.cfg.Gateway.Push.Redis.Prefix, MaxTurns: c.MaxTurns, TTL: c.TTL}), nil
 		}
-		settings.Timeout = lockTimeout
+		settings.Timeout = p.cfg.Hooks.Idempotency.ClaimTimeout
 		settings.Classify = func(err error) string { return string(redisclient.Classify(err)) }
 		settings.Hint = health.RedisHint
 	} else {

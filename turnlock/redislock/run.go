@@ -67,15 +67,16 @@ func (l *Locker) due() []*lease {
 func (l *Locker) renew(ctx context.Context, due []*lease) {
 	for len(due) > 0 && ctx.Err() == nil {
 		n := min(len(due), renewAtOnce)
-		if !l.renewSome(ctx, due[:n]) {
+		if !l.renewSome(ctx, due[:n], renewScript.EvalSha) {
 			return
 		}
 		due = due[n:]
 	}
 }
 
-// renewSome reports whether the server answers.
-func (l *Locker) renewSome(ctx context.Context, some []*lease) bool {
+// renewSome reports whether the server answers. A server that has forgotten the
+// script is sent its source.
+func (l *Locker) renewSome(ctx context.Context, some []*lease, run func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
 	sent := l.cfg.Now()
@@ -83,13 +84,11 @@ func (l *Locker) renewSome(ctx context.Context, some []*lease) bool {
 	answers := make([]*redis.Cmd, len(some))
 	for i, s := range some {
 		keys, args := l.renewal(s)
-		answers[i] = renewScript.EvalSha(ctx, pipe, keys, args...)
+		answers[i] = run(ctx, pipe, keys, args...)
 	}
 	_, err := pipe.Exec(ctx)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		if err = renewScript.Load(ctx, l.cfg.Client).Err(); err == nil {
-			return l.renewSome(ctx, some)
-		}
+		return l.renewSome(ctx, some, renewScript.Eval)
 	}
 	for i, s := range some {
 		answer, ownErr := answers[i].Int64()
