@@ -1,11 +1,14 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/message"
@@ -39,18 +42,38 @@ type Pipeline struct {
 	stopWork context.CancelCauseFunc
 }
 
-// PipelineConfig is what NewPipeline needs.
+// PipelineConfig is what NewPipeline needs. Store is required; what else is left
+// out has a default, the gateway's own where there is one.
 type PipelineConfig struct {
 	Store              idempotency.Store
 	InDoubt            func(idempotency.Claim) bool // as in idempotency.RenewerConfig
-	Locks              turnlock.Locker
-	Replica            string // prefix of every owner token
-	MaxConcurrentTurns int
-	QueueWait          time.Duration // for a slot
-	TurnTimeout        time.Duration // of one run
-	MaxStoredReply     int64         // bytes kept for replays
-	Metrics            *Metrics
-	Log                *slog.Logger
+	Locks              turnlock.Locker              // nil: turnlock.Local, whose waits are longer than a turn
+	Replica            string                       // begins every owner token; empty: a new id. Where Store has a Replica, it must be the same
+	MaxConcurrentTurns int                          // 0: 256
+	QueueWait          time.Duration                // for a slot; 0: busy at once
+	TurnTimeout        time.Duration                // of one run; 0: 10 minutes
+	MaxStoredReply     int64                        // bytes kept for replays; 0: only empty replies are
+	Metrics            *Metrics                     // nil: what is counted is shown nowhere
+	Log                *slog.Logger                 // nil: nothing is logged
+}
+
+// withDefaults leaves QueueWait and MaxStoredReply alone: their zeros are
+// settings that the loader accepts.
+func (c PipelineConfig) withDefaults() PipelineConfig {
+	usual := DefaultConfig()
+	c.Replica = cmp.Or(c.Replica, idempotency.NewReplicaID())
+	c.MaxConcurrentTurns = cmp.Or(c.MaxConcurrentTurns, usual.MaxConcurrentTurns)
+	c.TurnTimeout = cmp.Or(c.TurnTimeout, usual.TurnTimeout)
+	if c.Locks == nil {
+		c.Locks = turnlock.NewLocal(time.Now, turnlock.LongestWait(c.TurnTimeout))
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
 }
 
 const (
@@ -65,6 +88,7 @@ var errPanic = errors.New("gateway: panic in a run")
 // NewPipeline returns a pipeline that takes deliveries at once. Run must be
 // running for claims to be renewed.
 func NewPipeline(cfg PipelineConfig) *Pipeline {
+	cfg = cfg.withDefaults()
 	p := &Pipeline{
 		cfg:     cfg,
 		renewer: idempotency.NewRenewer(idempotency.RenewerConfig{Store: cfg.Store, InDoubt: cfg.InDoubt, Now: time.Now, Log: cfg.Log}),
