@@ -95,6 +95,37 @@ func TestTrouble(t *testing.T) {
 		}
 	})
 
+	t.Run("a question that is carried out after it was taken back is taken back again", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := newReplica(t, s.Addr(), "a", ttl(time.Minute), func(c *redislock.Config) { c.Timeout = 100 * time.Millisecond })
+		b := newReplica(t, s.Addr(), "b", ttl(time.Minute))
+		held := mustAcquire(t, b, "s")
+		got := make(chan *turnlock.Lease)
+		go func() { got <- mustAcquire(t, a, "s") }()
+		awaitWaiting(t, s.Client(), "s", 1)
+		token := s.Client().ZRange(t.Context(), prefix+"turnqueue:s", 0, -1).Val()[0]
+		s.Pause()
+		(<-got).Release() // it went on without the server
+		s.Resume()
+		awaitWaiting(t, s.Client(), "s", 0)
+		held.Release()
+		late := token + "|1"
+		s.Client().Set(t.Context(), prefix+"turnlock:s", late, time.Minute)
+		await(t, "the late lock taken back", func() bool { return s.Client().Get(t.Context(), prefix+"turnlock:s").Val() != late })
+	})
+
+	t.Run("a lock that was given back is not confirmed", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := newReplica(t, s.Addr(), "a")
+		lease := mustAcquire(t, a, "s")
+		lease.Release()
+		if err := lease.Confirm(t.Context()); err == nil {
+			t.Error("Confirm = nil after the release")
+		}
+	})
+
 	t.Run("fences given out while the server was away are exceeded when it is back", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
