@@ -58,7 +58,8 @@ func (l *Local) wait(ctx context.Context, place *Place) error {
 	}
 }
 
-// Fences are those that one process gives out by its own clock.
+// Fences are those that one process gives out by its own clock. They exceed the
+// ones that it has had from elsewhere.
 type Fences struct {
 	Now func() time.Time
 
@@ -79,4 +80,11 @@ func (f *Fences) Last() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.last
+}
+
+// Raise makes later fences exceed one that was given out elsewhere.
+func (f *Fences) Raise(to uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = max(f.last, to)
 }

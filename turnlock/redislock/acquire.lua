@@ -40,7 +40,10 @@ if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then
   redis.call('ZADD', KEYS[2], string.format('%.0f', place), ARGV[1])
 end
 for i = 2, 3 do
-  redis.call('PEXPIRE', KEYS[i], 2 * ARGV[4])
+  -- Replicas may be configured with different lives; none cuts another's short.
+  if redis.call('PTTL', KEYS[i]) < 2 * ARGV[4] then
+    redis.call('PEXPIRE', KEYS[i], 2 * ARGV[4])
+  end
 end
 if held then
   return {0, math.max(redis.call('PTTL', KEYS[1]), 1)}
@@ -61,6 +64,11 @@ while true do
     end
     redis.call('ZREM', KEYS[2], ARGV[1])
     return grant()
+  end
+  if counts > ms + 10 * ARGV[4] then
+    -- Written before the clock was set back: it counts for one life more.
+    counts = ms + tonumber(ARGV[4])
+    redis.call('HSET', KEYS[3], replica, string.format('%.0f', counts))
   end
   if counts > ms then
     return {0, counts - ms}

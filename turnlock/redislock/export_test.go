@@ -10,3 +10,13 @@ func (l *Locker) Waiting() int {
 	}
 	return n
 }
+
+// Abandoned returns how many tokens are to be taken back.
+func (l *Locker) Abandoned() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.abandoned)
+}
+
+// Wake has the first waiter of a session ask.
+func (l *Locker) Wake(session string) { l.wake(session) }

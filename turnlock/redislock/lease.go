@@ -2,11 +2,9 @@ package redislock
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 
-	"github.com/oncegate/oncegate/internal/redact"
 	"github.com/oncegate/oncegate/turnlock"
 )
 
@@ -31,6 +29,7 @@ func (l *Locker) hold(ctx context.Context, w *waiter, fence uint64, sent time.Ti
 		session: w.session, token: w.token, value: w.token + "|" + strconv.FormatUint(fence, 10), fence: fence,
 		end: end, confirmed: sent,
 	}
+	l.fences.Raise(fence)
 	l.mu.Lock()
 	l.held[s] = struct{}{}
 	l.mu.Unlock()
@@ -53,9 +52,7 @@ func (l *Locker) release(ctx context.Context, s *lease) {
 	delete(l.held, s)
 	l.mu.Unlock()
 	s.end(context.Canceled)
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	switch held, err := l.leave(ctx, s.session, s.token, ""); {
+	switch held, err := l.leave(ctx, s.session, s.token, s.fence, ""); {
 	case err != nil:
 		l.abandon(s.session, s.token)
 	case !held:
@@ -104,14 +101,13 @@ func (l *Locker) confirm(ctx context.Context, s *lease) error {
 		return turnlock.ErrLost
 	}
 	sent := l.cfg.Now()
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	keys, args := l.renewal(s)
-	answer, err := renewScript.Run(ctx, l.cfg.Client, keys, args...).Int64()
-	l.renewed(s, sent, answer, err)
+	err := l.call(ctx, "confirm a turn lock", l.cfg.Timeout, func(ctx context.Context) error {
+		keys, args := l.renewal(s)
+		answer, err := renewScript.Run(ctx, l.cfg.Client, keys, args...).Int64()
+		l.renewed(s, sent, answer, err)
+		return err
+	})
 	if err != nil {
-		err = fmt.Errorf("confirm a turn lock: %w", redact.Error(err))
-		l.watch.failed(l, ctx, err)
 		if elapsed(confirmed, l.cfg.Now()) < l.cfg.TTL {
 			return nil
 		}

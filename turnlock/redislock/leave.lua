@@ -8,15 +8,27 @@
 -- ARGV[3] what to say on it
 -- ARGV[4] the replica that is woken when nobody waits; empty: none
 -- ARGV[5] how long the fence is remembered, in ms
--- Returns 1 where the lock was the caller's, else 0.
+-- ARGV[6] the fence of the caller's lock; 0: it only has a place
+-- Returns 1 where the lock was the caller's, also if it has been given back before,
+-- else 0.
 local answer = 0
+-- Giving back raises the last fence. So a renewal that comes late does not take the
+-- lock back, see renew, and the same call repeated is known.
+local function raise(fence)
+  redis.call('SET', KEYS[4], string.format('%.0f', fence + 1), 'PX', ARGV[5])
+end
 local held = redis.call('GET', KEYS[1])
 if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. '|' then
   redis.call('DEL', KEYS[1])
-  -- So that a renewal which comes late does not take the lock back, see renew.
-  local fence = tonumber(string.sub(held, #ARGV[1] + 2))
-  redis.call('SET', KEYS[4], string.format('%.0f', fence + 1), 'PX', ARGV[5])
+  raise(tonumber(string.sub(held, #ARGV[1] + 2)))
   held, answer = false, 1
+elseif not held and ARGV[6] ~= '0' then
+  local own, last = tonumber(ARGV[6]), tonumber(redis.call('GET', KEYS[4]) or 0)
+  if last == own then
+    raise(own)
+  elseif last == own + 1 then
+    answer = 1
+  end
 end
 local wake = ARGV[4]
 if redis.call('EXISTS', KEYS[2]) == 1 then

@@ -57,6 +57,7 @@ type Locker struct {
 	queue  turnlock.Queue  // of this process, each of whose waiters has a token in the server's too
 	fences turnlock.Fences // of the turns that go on without the server
 	watch  watch
+	deaf   chan struct{} // wake-ups do not arrive
 
 	mu        sync.Mutex
 	waiters   map[string]map[*waiter]struct{} // by session
@@ -75,6 +76,7 @@ func New(c Config) *Locker {
 		fences:  turnlock.Fences{Now: c.Now},
 		waiters: make(map[string]map[*waiter]struct{}),
 		held:    make(map[*lease]struct{}),
+		deaf:    make(chan struct{}, 1),
 	}
 }
 
@@ -107,8 +109,11 @@ type waiter struct {
 	session string
 	token   string
 	place   *turnlock.Place
-	asked   bool          // the server may know the token
 	wake    chan struct{} // the holder has given the lock back
+
+	asked  bool      // the server may know the token
+	lost   bool      // the last question was not answered, and may be carried out later
+	behind time.Time // until then somebody else has the lock, as the server has said
 }
 
 func (l *Locker) join(session string) *waiter {
@@ -146,7 +151,8 @@ func (l *Locker) wake(session string) {
 }
 
 // wait asks until the lock is the waiter's. A server that does not answer is
-// not waited for once the turns of this process allow to go on.
+// not waited for once the turns of this process allow to go on, and whoever had
+// the lock, when it answered last, has it no more.
 func (l *Locker) wait(ctx context.Context, w *waiter) (*turnlock.Lease, error) {
 	giveUp := time.NewTimer(l.cfg.MaxWait)
 	defer giveUp.Stop()
@@ -157,18 +163,21 @@ func (l *Locker) wait(ctx context.Context, w *waiter) (*turnlock.Lease, error) {
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case err != nil && first:
-			return l.goOn(ctx, w), nil
-		case err == nil && fence != 0:
+		case fence != 0:
 			return l.hold(ctx, w, fence, sent), nil
-		case err != nil:
-			pause = l.pollEvery()
+		case err == nil:
+			w.behind = sent.Add(pause)
+			pause = min(pause, l.pollEvery())
+		case first && !l.cfg.Now().Before(w.behind):
+			return l.goOn(ctx, w), nil
+		default:
+			pause = askAgain
 		}
 		turn := w.place.Turn()
 		if first {
 			turn = nil
 		}
-		again := time.NewTimer(jittered(min(pause, l.pollEvery())))
+		again := time.NewTimer(jittered(pause))
 		select {
 		case <-turn:
 		case <-w.wake:
@@ -184,6 +193,10 @@ func (l *Locker) wait(ctx context.Context, w *waiter) (*turnlock.Lease, error) {
 	}
 }
 
+// askAgain is the pause after a question without an answer. While the server is
+// away most are not even sent.
+const askAgain = 250 * time.Millisecond
+
 // jittered returns up to a tenth more than d, so that those who wait for the
 // same moment do not all ask in it, and none asks before.
 func jittered(d time.Duration) time.Duration { return d + time.Millisecond + rand.N(d/10+1) }
@@ -193,6 +206,7 @@ func jittered(d time.Duration) time.Duration { return d + time.Millisecond + ran
 // may still be carried out, and is taken back.
 func (l *Locker) goOn(ctx context.Context, w *waiter) *turnlock.Lease {
 	l.abandon(w.session, w.token)
+	l.watch.without(+1)
 	if l.cfg.Events.FailOpen != nil {
 		l.cfg.Events.FailOpen()
 	}
@@ -201,6 +215,7 @@ func (l *Locker) goOn(ctx context.Context, w *waiter) *turnlock.Lease {
 		Fence: l.fences.Next(),
 		Release: func() {
 			cancel(context.Canceled)
+			l.watch.without(-1)
 			w.place.Leave()
 		},
 	})
@@ -213,9 +228,7 @@ func (l *Locker) giveUp(ctx context.Context, w *waiter) {
 	if !w.asked {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.Timeout)
-	defer cancel()
-	if _, err := l.leave(ctx, w.session, w.token, ""); err != nil {
+	if _, err := l.leave(context.WithoutCancel(ctx), w.session, w.token, 0, ""); err != nil || w.lost {
 		l.abandon(w.session, w.token)
 	}
 }

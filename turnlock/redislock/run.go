@@ -2,13 +2,12 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/oncegate/oncegate/internal/redact"
+	"github.com/oncegate/oncegate/internal/redisclient"
 )
 
 // How often Run looks. Looking costs next to nothing; what is due is rare.
@@ -77,17 +76,22 @@ func (l *Locker) renew(ctx context.Context, due []*lease) {
 // renewSome reports whether the server answers. A server that has forgotten the
 // script is sent its source.
 func (l *Locker) renewSome(ctx context.Context, some []*lease, run func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd) bool {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
 	sent := l.cfg.Now()
-	pipe := l.cfg.Client.Pipeline()
 	answers := make([]*redis.Cmd, len(some))
-	for i, s := range some {
-		keys, args := l.renewal(s)
-		answers[i] = run(ctx, pipe, keys, args...)
-	}
-	_, err := pipe.Exec(ctx)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+	var forgotten bool
+	err := l.call(ctx, "renew turn locks", min(l.cfg.Timeout, l.shortest(some, sent)), func(ctx context.Context) error {
+		pipe := l.cfg.Client.Pipeline()
+		for i, s := range some {
+			keys, args := l.renewal(s)
+			answers[i] = run(ctx, pipe, keys, args...)
+		}
+		_, err := pipe.Exec(ctx)
+		if forgotten = redis.HasErrorPrefix(err, "NOSCRIPT"); forgotten {
+			return nil
+		}
+		return err
+	})
+	if forgotten {
 		return l.renewSome(ctx, some, renewScript.Eval)
 	}
 	for i, s := range some {
@@ -97,15 +101,38 @@ func (l *Locker) renewSome(ctx context.Context, some []*lease, run func(context.
 		}
 		l.renewed(s, sent, answer, ownErr)
 	}
-	if err != nil {
-		l.watch.failed(l, ctx, redact.Error(err))
-	}
 	return err == nil
+}
+
+// shortest returns how long the first of the locks to end may still be held at
+// now. Nobody waits for an answer longer than that: the lock has to be given up
+// in time.
+func (l *Locker) shortest(some []*lease, now time.Time) time.Duration {
+	shortest := l.cfg.TTL
+	for _, s := range some {
+		confirmed, _, _ := l.state(s)
+		shortest = min(shortest, l.cfg.TTL-l.cfg.TTL/looksPerLife-elapsed(confirmed, now))
+	}
+	return shortest
 }
 
 // listen wakes the waiters of this process when another one says so. The
 // client connects again by itself; what is missed meanwhile the polls find.
 func (l *Locker) listen(ctx context.Context) {
+	again := time.NewTicker(probeEvery) // not at once: a closed client gives up at once
+	defer again.Stop()
+	for ctx.Err() == nil {
+		l.subscription(ctx)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// subscription ends with ctx, or when wake-ups to this process itself do not
+// arrive: the client does not subscribe again after it was refused once.
+func (l *Locker) subscription(ctx context.Context) {
 	sub := l.cfg.Client.Subscribe(ctx, l.keys.wake+l.cfg.Replica)
 	defer func() { _ = sub.Close() }() // only ends the connection
 	messages := sub.Channel(redis.WithChannelSize(1000), redis.WithChannelHealthCheckInterval(3*time.Second))
@@ -119,6 +146,8 @@ func (l *Locker) listen(ctx context.Context) {
 				l.watch.heard(l)
 			}
 			l.wake(m.Payload)
+		case <-l.deaf:
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -150,10 +179,13 @@ func (l *Locker) probeOnce(ctx context.Context) bool {
 	if _, _, err := l.ask(ctx, w, true); err != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	l.watch.called(l)
-	if _, err := l.leave(ctx, w.session, w.token, l.cfg.Replica); err != nil {
+	if l.watch.called(l) {
+		select {
+		case l.deaf <- struct{}{}:
+		default:
+		}
+	}
+	if _, err := l.leave(ctx, w.session, w.token, 0, l.cfg.Replica); err != nil {
 		return false
 	}
 	l.watch.worked(l)
@@ -188,13 +220,12 @@ func (l *Locker) retryAbandoned(ctx context.Context) {
 	l.mu.Unlock()
 	var left []abandoned
 	for i, a := range list {
-		call, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-		_, err := l.leave(call, a.session, a.token, "")
-		cancel()
-		if err != nil {
+		_, err := l.leave(ctx, a.session, a.token, 0, "")
+		if err != nil && redisclient.Classify(err) == redisclient.Unreachable {
 			left = append(left, list[i:]...)
 			break
 		}
+		// A refusal of this one counts too: it will be no other next time.
 		if a.confirmed++; a.confirmed < often {
 			left = append(left, a)
 		}
@@ -203,6 +234,3 @@ func (l *Locker) retryAbandoned(ctx context.Context) {
 	l.abandoned = append(left, l.abandoned...)
 	l.mu.Unlock()
 }
-
-// cancelled reports whether a call failed because its caller wants it no more.
-func cancelled(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }

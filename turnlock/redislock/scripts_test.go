@@ -48,9 +48,11 @@ func (s scripts) acquire(token string, first bool) int64 {
 	return s.eval("acquire.lua", all, token, replica, 60_000, 60_000, 60_000, 0, may).Val().([]any)[0].(int64)
 }
 
-func (s scripts) leave(token string) {
+// leave gives back a place, or the lock with its fence, and returns whether it
+// was the token's.
+func (s scripts) leave(token string, fence int64) int64 {
 	s.t.Helper()
-	s.eval("leave.lua", all, token, "wake:", "s", "", 60_000)
+	return s.eval("leave.lua", all, token, "wake:", "s", "", 60_000, fence).Val().(int64)
 }
 
 func (s scripts) renew(token string, fence string) int64 {
@@ -94,7 +96,7 @@ func TestScripts(t *testing.T) {
 		s.acquire("a.second", false) // which came to the server first
 		s.acquire("b.1", true)
 		s.acquire("a.first", true)
-		s.leave("h.1")
+		s.leave("h.1", 0)
 		if s.acquire("a.first", true) == 0 {
 			t.Fatal("the front place of the replica was not taken")
 		}
@@ -121,7 +123,7 @@ func TestScripts(t *testing.T) {
 		s := newScripts(t)
 		s.acquire("h.1", true)
 		s.acquire("a.1", true)
-		s.leave("h.1")
+		s.leave("h.1", 0)
 		if s.acquire("b.1", true) != 0 {
 			t.Error("it passed")
 		}
@@ -147,7 +149,7 @@ func TestScripts(t *testing.T) {
 		s := newScripts(t)
 		s.acquire("a.1", true)
 		fence := s.client.Get(t.Context(), "fence").Val()
-		s.leave("a.1")
+		s.leave("a.1", 0)
 		if s.renew("a.1", fence) != 0 || s.client.Exists(t.Context(), "lock").Val() != 0 {
 			t.Error("the lock is held again by a turn that is over")
 		}
@@ -174,6 +176,61 @@ func TestScripts(t *testing.T) {
 		}
 	})
 
+	t.Run("a lock is given back once, and the same call repeated says so too", func(t *testing.T) {
+		t.Parallel()
+		s := newScripts(t)
+		fence := s.acquire("a.1", true)
+		if first, again := s.leave("a.1", fence), s.leave("a.1", fence); first != 1 || again != 1 {
+			t.Errorf("answers %d and %d, want 1 twice", first, again)
+		}
+		s.acquire("b.1", true)
+		if s.leave("a.1", fence) != 0 {
+			t.Error("another's lock was given back")
+		}
+	})
+
+	t.Run("a lock that had expired is not renewed after it was given back", func(t *testing.T) {
+		t.Parallel()
+		s := newScripts(t)
+		fence := s.acquire("a.1", true)
+		text := s.client.Get(t.Context(), "fence").Val()
+		s.client.Del(t.Context(), "lock")
+		if s.leave("a.1", fence) != 0 {
+			t.Error("an expired lock was given back as if it were held")
+		}
+		if s.renew("a.1", text) != 0 {
+			t.Error("a turn that is over holds the lock again")
+		}
+	})
+
+	t.Run("a replica with a shorter life does not cut the places of others short", func(t *testing.T) {
+		t.Parallel()
+		s := newScripts(t)
+		s.acquire("h.1", true)
+		s.acquire("a.1", true)
+		s.eval("acquire.lua", all, "b.1", "b", 60_000, 10, 60_000, 0, 1)
+		for _, key := range []string{"queue", "replicas"} {
+			if left := s.client.PTTL(t.Context(), key).Val(); left < time.Minute {
+				t.Errorf("%s lives for another %s", key, left)
+			}
+		}
+	})
+
+	t.Run("a dead waiter from before the clock was set back is passed after one life more", func(t *testing.T) {
+		t.Parallel()
+		s := newScripts(t)
+		s.acquire("h.1", true)
+		s.acquire("dead.1", true)
+		s.client.HSet(t.Context(), "replicas", "dead", time.Now().Add(24*time.Hour).UnixMilli())
+		s.acquire("a.1", true)
+		s.leave("h.1", 0)
+		s.acquire("a.1", true)
+		until, err := s.client.HGet(t.Context(), "replicas", "dead").Int64()
+		if err != nil || time.UnixMilli(until).After(time.Now().Add(2*time.Minute)) {
+			t.Errorf("it counts until %s, %v", time.UnixMilli(until), err)
+		}
+	})
+
 	t.Run("places that nobody asks for any more are passed, and their list ends with the last", func(t *testing.T) {
 		t.Parallel()
 		s := newScripts(t)
@@ -181,11 +238,11 @@ func TestScripts(t *testing.T) {
 		s.acquire("dead.1", true)
 		s.client.HSet(t.Context(), "replicas", "dead", 1)
 		s.acquire("a.1", true)
-		s.leave("h.1")
+		s.leave("h.1", 0)
 		if s.acquire("a.1", true) == 0 {
 			t.Error("a dead waiter is in the way")
 		}
-		s.leave("a.1")
+		s.leave("a.1", 0)
 		if n := s.client.Exists(t.Context(), "lock", "queue").Val(); n != 0 {
 			t.Errorf("%d keys are left of a lock that nobody wants", n)
 		}

@@ -49,40 +49,59 @@ func (k keys) of(session string) []string {
 // newToken returns an owner token. The scripts read the replica out of it.
 func (l *Locker) newToken() string { return l.cfg.Replica + "." + rand.Text() }
 
+// call is one question to the server, bounded in time. Its error says what was
+// asked, and that the server does not serve, unless the caller gave the question
+// up.
+func (l *Locker) call(ctx context.Context, what string, timeout time.Duration, ask func(ctx context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := ask(bounded)
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s: %w", what, redact.Error(err))
+	if ctx.Err() == nil {
+		l.watch.failed(l, err)
+	}
+	return err
+}
+
 // ask takes the lock, or keeps the waiter's place in the server's queue and
 // returns when asking again makes sense. First says that the waiter is the one
 // of this process that may take it.
 func (l *Locker) ask(ctx context.Context, w *waiter, first bool) (fence uint64, pause time.Duration, err error) {
-	w.asked = true
+	w.asked, w.lost = true, true
 	mayTake := 0
 	if first {
 		mayTake = 1
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-	defer cancel()
-	answer, err := acquireScript.Run(ctx, l.cfg.Client, l.keys.of(w.session),
-		w.token, l.cfg.Replica, l.cfg.TTL.Milliseconds(), l.placeLife().Milliseconds(), fenceLife.Milliseconds(),
-		l.fences.Last(), mayTake).Int64Slice()
-	if err == nil && len(answer) != 2 {
-		err = fmt.Errorf("the script answered %d numbers", len(answer))
-	}
+	var answer []int64
+	err = l.call(ctx, "acquire a turn lock", l.cfg.Timeout, func(ctx context.Context) (err error) {
+		answer, err = acquireScript.Run(ctx, l.cfg.Client, l.keys.of(w.session),
+			w.token, l.cfg.Replica, l.cfg.TTL.Milliseconds(), l.placeLife().Milliseconds(), fenceLife.Milliseconds(),
+			l.fences.Last(), mayTake).Int64Slice()
+		if err == nil && len(answer) != 2 {
+			err = fmt.Errorf("the script answered %d numbers", len(answer))
+		}
+		return err
+	})
 	if err != nil {
-		err = fmt.Errorf("acquire a turn lock: %w", redact.Error(err))
-		l.watch.failed(l, ctx, err)
 		return 0, 0, err
 	}
+	w.lost = false
 	return uint64(answer[0]), time.Duration(answer[1]) * time.Millisecond, nil
 }
 
-// leave gives back a lock or a place, and reports whether it was a lock. When
-// nobody waits for it, wakes is told, if it is anybody.
-func (l *Locker) leave(ctx context.Context, session, token, wakes string) (held bool, err error) {
-	answer, err := leaveScript.Run(ctx, l.cfg.Client, l.keys.of(session), token, l.keys.wake, session, wakes, fenceLife.Milliseconds()).Int64()
-	if err != nil {
-		err = fmt.Errorf("give back a turn lock: %w", redact.Error(err))
-		l.watch.failed(l, ctx, err)
-	}
-	return answer == 1, err
+// leave gives back a place or, with its fence, a lock, and reports whether that
+// was still the token's. When nobody waits for it, wakes is told, if it is
+// anybody.
+func (l *Locker) leave(ctx context.Context, session, token string, fence uint64, wakes string) (held bool, err error) {
+	err = l.call(ctx, "give back a turn lock", l.cfg.Timeout, func(ctx context.Context) error {
+		answer, err := leaveScript.Run(ctx, l.cfg.Client, l.keys.of(session), token, l.keys.wake, session, wakes, fenceLife.Milliseconds(), fence).Int64()
+		held = answer == 1
+		return err
+	})
+	return held, err
 }
 
 // renewal returns the arguments of the script that renews s.

@@ -98,8 +98,8 @@ func TestTrouble(t *testing.T) {
 	t.Run("a question that is carried out after it was taken back is taken back again", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		a := newReplica(t, s.Addr(), "a", ttl(time.Minute), func(c *redislock.Config) { c.Timeout = 100 * time.Millisecond })
-		b := newReplica(t, s.Addr(), "b", ttl(time.Minute))
+		a := newReplica(t, s.Addr(), "a", ttl(time.Second), func(c *redislock.Config) { c.Timeout = 100 * time.Millisecond })
+		b := newReplica(t, s.Addr(), "b", ttl(time.Second))
 		held := mustAcquire(t, b, "s")
 		got := make(chan *turnlock.Lease)
 		go func() { got <- mustAcquire(t, a, "s") }()
@@ -113,6 +113,116 @@ func TestTrouble(t *testing.T) {
 		late := token + "|1"
 		s.Client().Set(t.Context(), prefix+"turnlock:s", late, time.Minute)
 		await(t, "the late lock taken back", func() bool { return s.Client().Get(t.Context(), prefix+"turnlock:s").Val() != late })
+	})
+
+	t.Run("a waiter does not pass a holder that the server has told it of because of one question without an answer", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		quick := func(c *redislock.Config) { c.TTL, c.Timeout = 3*time.Second, 100*time.Millisecond }
+		a, b := newReplica(t, s.Addr(), "a", quick), newReplica(t, s.Addr(), "b", quick)
+		held := mustAcquire(t, a, "s")
+		got := make(chan *turnlock.Lease)
+		go func() { got <- mustAcquire(t, b, "s") }()
+		awaitWaiting(t, s.Client(), "s", 1)
+		s.Pause()
+		b.awaitDegraded(t, health.Stale, "unreachable")
+		b.Wake("s") // it asks, in vain
+		s.Resume()
+		await(t, "recovery", func() bool { _, degraded := b.owner("turn_lock:redis"); return !degraded })
+		select {
+		case <-got:
+			t.Error("two turns of one session at once")
+		default:
+		}
+		if err := held.Confirm(t.Context()); err != nil || held.Context().Err() != nil {
+			t.Errorf("the holder has lost its lock: %v", err)
+		}
+		held.Release()
+		(<-got).Release()
+		if n := b.failOpen.Load(); n != 0 {
+			t.Errorf("%d turns went on without the lock", n)
+		}
+	})
+
+	t.Run("the owner stays degraded while a turn goes on that has no lock", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := newReplica(t, s.Addr(), "a", func(c *redislock.Config) { c.Timeout = 100 * time.Millisecond })
+		s.Pause()
+		lease := mustAcquire(t, a, "s")
+		s.Resume()
+		await(t, "the server serves again", func() bool { return a.Backend() == "redis" })
+		if _, degraded := a.owner("turn_lock:redis"); !degraded {
+			t.Error("green while another turn of the session could run beside this one")
+		}
+		lease.Release()
+		await(t, "recovery", func() bool { _, degraded := a.owner("turn_lock:redis"); return !degraded })
+	})
+
+	t.Run("a turn without the server's lock has a fence above those with it, although the clock here is behind", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := newReplica(t, s.Addr(), "a", func(c *redislock.Config) { c.Now = func() time.Time { return time.Now().Add(-time.Minute) } })
+		with := mustAcquire(t, a, "s")
+		with.Release()
+		s.Stop()
+		without := mustAcquire(t, a, "s")
+		defer without.Release()
+		if without.Fence() <= with.Fence() {
+			t.Errorf("fence %d without the server after %d with it", without.Fence(), with.Fence())
+		}
+	})
+
+	t.Run("a right that is granted later brings the wake-ups back", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t, "--user", "default", "on", "nopass", "~*", "&*", "+@all", "-subscribe")
+		a := newReplica(t, s.Addr(), "a")
+		await(t, "deafness", func() bool { _, degraded := a.owner("turn_lock:wake"); return degraded })
+		s.Client().Do(t.Context(), "acl", "setuser", "default", "+subscribe")
+		await(t, "hearing", func() bool { _, degraded := a.owner("turn_lock:wake"); return !degraded })
+	})
+
+	t.Run("the renewal of a lock is not waited for beyond its life", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := newReplica(t, s.Addr(), "a", ttl(time.Second), func(c *redislock.Config) { c.Timeout = 5 * time.Second })
+		start := time.Now()
+		lease := mustAcquire(t, a, "s")
+		s.Pause()
+		<-lease.Context().Done()
+		s.Resume()
+		if held := time.Since(start); held > 1200*time.Millisecond {
+			t.Errorf("held for %s of a life of 1s", held)
+		}
+		lease.Release()
+	})
+
+	t.Run("a release whose answer was lost is no lost lock", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		proxy := redistest.NewProxy(t, s.Addr())
+		a := newReplica(t, proxy.Addr(), "a")
+		a.stop()
+		lease := mustAcquire(t, a, "session-x")
+		proxy.CutReply("session-x")
+		lease.Release()
+		if n := a.lost.Load(); n != 0 {
+			t.Errorf("%d lost locks counted, want none", n)
+		}
+	})
+
+	t.Run("one key that nobody can use does not keep the others from being taken back", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := newReplica(t, s.Addr(), "a", func(c *redislock.Config) { c.Timeout = 100 * time.Millisecond })
+		s.Client().HSet(t.Context(), prefix+"turnlock:broken", "not", "a lock")
+		mustAcquire(t, a, "broken").Release()
+		s.Pause()
+		mustAcquire(t, a, "s").Release()
+		s.Resume()
+		await(t, "recovery", func() bool { return a.Backend() == "redis" })
+		await(t, "no lock left", func() bool { return s.Client().Exists(t.Context(), prefix+"turnlock:s").Val() == 0 })
+		await(t, "nothing to take back", func() bool { return a.Abandoned() == 0 })
 	})
 
 	t.Run("a lock that was given back is not confirmed", func(t *testing.T) {

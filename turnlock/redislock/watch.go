@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"context"
 	"sync"
 
 	"github.com/oncegate/oncegate/health"
@@ -30,24 +29,29 @@ type watch struct {
 	up    bool
 	once  bool // it ever was
 	calls int  // wake-ups sent to ourselves since one was heard
+	alone int  // turns under way without the server's lock
 }
 
-// worked notes a probe that was answered.
+// worked notes a probe that was answered. As long as a turn goes on without the
+// lock, another one can run beside it.
 func (w *watch) worked(l *Locker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.up {
-		return
-	}
 	w.up, w.once = true, true
-	l.cfg.Health.Clear(health.KindCapability, ownerLock)
+	if w.alone == 0 {
+		l.cfg.Health.Clear(health.KindCapability, ownerLock)
+	}
 }
 
-// failed notes a call that was not answered, unless its caller gave it up.
-func (w *watch) failed(l *Locker, ctx context.Context, err error) {
-	if cancelled(ctx) {
-		return
-	}
+// without counts the turns that go on without the lock.
+func (w *watch) without(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.alone += n
+}
+
+// failed notes a call that was not answered.
+func (w *watch) failed(l *Locker, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.up = false
@@ -62,15 +66,18 @@ func (w *watch) failed(l *Locker, ctx context.Context, err error) {
 	l.cfg.Health.Degrade(o)
 }
 
-// called notes that a wake-up is sent to this process itself.
-func (w *watch) called(l *Locker) {
+// called notes that a wake-up is sent to this process itself, and reports whether
+// it is time to subscribe anew, because too many did not arrive.
+func (w *watch) called(l *Locker) (anew bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.calls++; w.calls > maxDeaf {
+	w.calls++
+	if w.calls > maxDeaf {
 		l.cfg.Health.Degrade(health.Owner{
 			Kind: health.KindCapability, ID: ownerWake, State: health.Cold, Class: string(redisclient.Permission), Reason: reasonDeaf, RetryHint: hintChannel,
 		})
 	}
+	return w.calls%(maxDeaf+1) == 0 // and the next ones can arrive
 }
 
 // heard notes that one arrived.
