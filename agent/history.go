@@ -14,6 +14,10 @@ var ErrStale = errors.New("agent: a later turn of the session has begun")
 // ErrNoSession is returned for a session that is not known, or not any more.
 var ErrNoSession = errors.New("agent: no such session")
 
+// ErrUnreadable marks what is wrong with one session, whose rows somebody else
+// has written: the others are as good as ever.
+var ErrUnreadable = errors.New("agent: the session was not written by a gateway")
+
 // Role says whose words a row holds.
 type Role string
 

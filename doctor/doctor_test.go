@@ -27,6 +27,7 @@ import (
 // fakeRedis is a server with the answers of a test.
 type fakeRedis struct {
 	ping, scripts, info, time, keys error
+	turnLock, sessions              error
 	class                           string
 	fields                          map[string]string // instead of those of a server as it should be
 	found                           []string
@@ -36,8 +37,12 @@ type fakeRedis struct {
 
 func (f *fakeRedis) Ping(context.Context) error         { return f.ping }
 func (f *fakeRedis) CheckScripts(context.Context) error { return f.scripts }
-func (f *fakeRedis) Class(error) string                 { return f.class }
-func (f *fakeRedis) Close() error                       { f.closed = true; return nil }
+
+func (f *fakeRedis) CheckTurnLock(context.Context) error { return f.turnLock }
+
+func (f *fakeRedis) CheckSessions(context.Context) error { return f.sessions }
+func (f *fakeRedis) Class(error) string                  { return f.class }
+func (f *fakeRedis) Close() error                        { f.closed = true; return nil }
 
 func (f *fakeRedis) Info(context.Context) (map[string]string, error) {
 	fields := map[string]string{"redis_version": "7.0.15", "role": "master", "maxmemory_policy": "noeviction", "maxmemory": "1000", "aof_enabled": "1"}
@@ -59,7 +64,7 @@ func sighted(id, store string, edit ...func(*health.Sighting)) health.Sighting {
 }
 
 const redisConfig = `
-gateway: {push: {redis: {url: "redis://localhost:6379", prefix: "prod:"}}}
+gateway: {push: {redis: {url: "redis://localhost:6379", prefix: "prod:"}}, turn_lock: {backend: redis}}
 hooks: {idempotency: {store_backend: redis}}
 `
 
@@ -83,7 +88,7 @@ func newDoctor(t *testing.T, text, dir string) *doctor.Doctor {
 		Backends: doctor.Backends{
 			Health: func(_ context.Context, _ string, token secret.String) (health.Report, error) {
 				return health.Report{
-					Status: health.StatusHealthy, Replica: "r1", Version: "v1", Backends: map[string]string{"idempotency": "redis", "turn_lock": "local"},
+					Status: health.StatusHealthy, Replica: "r1", Version: "v1", Backends: map[string]string{"idempotency": "redis", "turn_lock": "redis", "sessions": "redis"},
 					Replicas: []health.Sighting{sighted("r1", "redis")},
 				}, nil
 			},

@@ -16,12 +16,14 @@ import (
 	"github.com/oncegate/oncegate/turnlock"
 )
 
-// Redis is a server that was reached. Only Ping and CheckScripts need more
-// rights than the gateway itself; what a managed server refuses is a check that
-// cannot be made, not one that fails.
+// Redis is a server that was reached. The first four are what the gateway itself
+// does; what a managed server refuses of the others is a check that cannot be
+// made, not one that fails.
 type Redis interface {
 	Ping(ctx context.Context) error                      // a real write and read
-	CheckScripts(ctx context.Context) error              // the real scripts on a throw-away key
+	CheckScripts(ctx context.Context) error              // the real scripts of claims on a throw-away key
+	CheckTurnLock(ctx context.Context) error             // a turn lock of its own, with a wake-up
+	CheckSessions(ctx context.Context) error             // a turn of a throw-away session
 	Info(ctx context.Context) (map[string]string, error) // the fields of INFO
 	Time(ctx context.Context) (time.Time, error)
 	Keys(ctx context.Context, prefix string, limit int) ([]string, error) // some keys that begin with prefix
@@ -63,7 +65,7 @@ func (d *Doctor) redis(ctx context.Context, cfg config.Config) []health.Check {
 	}
 	reached := health.Check{ID: CheckRedis, Source: redisSource, Status: health.CheckOK, Detail: fmt.Sprintf("takes writes; every key begins with %q", settings.Prefix)}
 	return []health.Check{
-		reached, fromInfo(ctx, server, CheckRedisVersion, settings), fromInfo(ctx, server, CheckRedisRole, settings), redisScripts(ctx, server),
+		reached, fromInfo(ctx, server, CheckRedisVersion, settings), fromInfo(ctx, server, CheckRedisRole, settings), redisScripts(ctx, server, cfg),
 		fromInfo(ctx, server, CheckRedisEviction, settings), fromInfo(ctx, server, CheckRedisPersistence, settings), d.redisClock(ctx, server), redisPrefix(ctx, server, settings.Prefix),
 	}
 }
@@ -161,7 +163,7 @@ func redisRole(info map[string]string, settings redisconf.Config) health.Check {
 	return c
 }
 
-func redisScripts(ctx context.Context, server Redis) health.Check {
+func redisScripts(ctx context.Context, server Redis, cfg config.Config) health.Check {
 	c := health.Check{ID: CheckRedisScripts, Source: redisSource, Status: health.CheckOK, Detail: "the claim scripts run"}
 	if err := server.CheckScripts(ctx); err != nil {
 		c.Status, c.Detail = health.CheckFail, "EVALSHA is refused: "+redisDetail(err)
@@ -169,6 +171,24 @@ func redisScripts(ctx context.Context, server Redis) health.Check {
 		if clusterWord(err) != "" {
 			c.Hint = clusterHint
 		}
+		return c
+	}
+	for _, use := range []struct {
+		configured bool
+		works      string
+		check      func(context.Context) error
+	}{
+		{cfg.Gateway.TurnLock.Backend == turnlock.BackendRedis, "the turn lock works", server.CheckTurnLock},
+		{cfg.Sessions.Backend == agent.BackendRedis, "sessions can be kept", server.CheckSessions},
+	} {
+		if !use.configured {
+			continue
+		}
+		if err := use.check(ctx); err != nil {
+			c.Status, c.Detail, c.Hint = health.CheckFail, redisDetail(err), redisHint(server.Class(err), err)
+			return c
+		}
+		c.Detail += ", " + use.works
 	}
 	return c
 }

@@ -196,8 +196,22 @@ func start(t *testing.T, config string) *process {
 	return p
 }
 
-// pause freezes the process until resume.
-func (p *process) pause() { p.signal(syscall.SIGSTOP) }
+// pause freezes the process until resume. It returns once all threads stand.
+func (p *process) pause() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	eventually(p.t, "the process stands", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		for _, path := range threads {
+			// The state follows the name, which stands in parentheses.
+			text, readErr := os.ReadFile(path)
+			if _, after, _ := strings.Cut(string(text), ") "); readErr == nil && !strings.HasPrefix(after, "T") {
+				return false
+			}
+		}
+		return err == nil && len(threads) > 0
+	})
+}
 
 func (p *process) resume() { p.signal(syscall.SIGCONT) }
 

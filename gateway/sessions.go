@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type Sessions struct {
 	mu      sync.Mutex
 	history History // nil: not open
 	worked  bool    // a probe ever did
+	away    bool    // the last call failed, or nothing has been tried
 }
 
 // History is what Sessions keep their rows in.
@@ -55,7 +57,7 @@ var errNotOpen = errors.New("the session history is not open yet")
 
 // NewSessions returns Sessions that are not open; Start opens them.
 func NewSessions(cfg SessionsConfig) *Sessions {
-	return &Sessions{cfg: cfg, log: cfg.Log.With("component", "sessions")}
+	return &Sessions{cfg: cfg, log: cfg.Log.With("component", "sessions"), away: true}
 }
 
 // Start opens the history, so that the first message has one, or says on
@@ -110,7 +112,7 @@ func (s *Sessions) probe(ctx context.Context) {
 		return
 	}
 	s.mu.Lock()
-	s.worked = true
+	s.worked, s.away = true, false
 	s.mu.Unlock()
 	s.cfg.Health.Clear(health.KindCapability, s.owner())
 }
@@ -133,11 +135,22 @@ func (s *Sessions) tryProbe(ctx context.Context) error {
 	return err
 }
 
+// Backend names where histories are kept now, "none" while they are away.
+func (s *Sessions) Backend() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away {
+		return "none"
+	}
+	return s.cfg.Backend
+}
+
 func (s *Sessions) owner() string { return "sessions:" + s.cfg.Backend }
 
 func (s *Sessions) degrade(err error) {
 	class := s.cfg.Classify(err)
 	s.mu.Lock()
+	s.away = true
 	state := health.Cold
 	if s.worked {
 		state = health.Stale
@@ -149,11 +162,12 @@ func (s *Sessions) degrade(err error) {
 	})
 }
 
-// without says that a turn has no history because of err.
+// without says that a turn has no history because of err. What is wrong with one
+// session does not make the histories of all others worse.
 func (s *Sessions) without(t message.Turn, doing string, err error) {
 	s.cfg.Metrics.forgetful.Inc()
 	s.log.Warn("turn without history", "session", t.Message.Session, "key", t.Key, "doing", doing, "error", err)
-	if !errors.Is(err, errNotOpen) { // else the probe has said why
+	if !errors.Is(err, errNotOpen) && !errors.Is(err, agent.ErrUnreadable) { // of the first the probe has said why
 		s.degrade(err)
 	}
 }
@@ -185,30 +199,37 @@ func (s *Sessions) begin(ctx context.Context, t message.Turn) (memory, error) {
 	case err != nil:
 		s.without(t, "read", err)
 	}
-	return recall(t, rows), nil
+	return recall(t, rows, time.Now()), nil
 }
 
 // recall tells the rows of earlier messages from those of an earlier run of
-// this one. A key is the message's for ever if it is the sender's own id of it,
-// and its text is the same; any other run is a message of its own.
-func recall(t message.Turn, rows []agent.Row) memory {
-	own := "#" + strconv.FormatUint(t.Fence, 10)
-	if t.Key == "" || t.Repeats {
-		return memory{key: t.Key + own, earlier: rows}
+// this one: of the same key and text, and inside the window. Any other run under
+// the key is a message of its own, whose rows have the fence in their key.
+func recall(t message.Turn, rows []agent.Row, now time.Time) memory {
+	own := t.Key + "#" + strconv.FormatUint(t.Fence, 10)
+	if t.Key == "" {
+		return memory{key: own, earlier: rows}
 	}
 	text := agent.Row{Text: t.Message.Text}.Bounded().Text
-	for i, row := range rows {
+	used := false
+	for i := len(rows) - 2; i >= 0; i -= 2 { // of each turn the user's row; the latest first
+		user, assistant := rows[i], rows[i+1]
+		if user.Key != t.Key && !strings.HasPrefix(user.Key, t.Key+"#") {
+			continue
+		}
+		used = true
 		switch {
-		case row.Key != t.Key || row.Role != agent.User:
-		case row.Text != text:
-			return memory{key: t.Key + own, earlier: rows}
-		case i+1 < len(rows) && !row.Cut && !rows[i+1].Cut:
-			return memory{key: t.Key, answer: rows[i+1].Text, answered: true}
-		default:
+		case user.Text != text || now.Sub(user.Time) >= t.Window:
+		case user.Cut || assistant.Cut:
 			// The answer is not there in full: the message runs again, and does
 			// not see itself.
-			return memory{key: t.Key, earlier: append(rows[:i:i], rows[min(i+2, len(rows)):]...)}
+			return memory{key: user.Key, earlier: append(rows[:i:i], rows[i+2:]...)}
+		default:
+			return memory{key: user.Key, answer: assistant.Text, answered: true}
 		}
+	}
+	if used {
+		return memory{key: own, earlier: rows}
 	}
 	return memory{key: t.Key, earlier: rows}
 }
@@ -217,11 +238,12 @@ func recall(t message.Turn, rows []agent.Row) memory {
 // run has succeeded. ErrStale means that a later turn has begun, and this one's
 // result must not be used.
 func (s *Sessions) finish(ctx context.Context, t message.Turn, m memory, reply agent.Reply) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
 	if err := t.Confirmed(ctx); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
 	now := time.Now()
 	user := agent.Row{Role: agent.User, Text: t.Message.Text, Prompt: t.Message.Prompt, Key: m.key, Time: now}
 	assistant := agent.Row{Role: agent.Assistant, Text: reply.Text, Key: m.key, Time: now}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/oncegate/oncegate/agent"
 	"github.com/oncegate/oncegate/agent/sqlitehistory"
 	"github.com/oncegate/oncegate/gateway"
@@ -199,15 +201,25 @@ func TestSessions(t *testing.T) {
 		}
 	})
 
-	t.Run("the same key with another text, and content that comes again, are messages of their own", func(t *testing.T) {
+	t.Run("what is said under a known key is a message of its own with another text, after its window, and without a key", func(t *testing.T) {
 		t.Parallel()
 		c := started(t, &talker{})
-		byContent := c.policy
-		byContent.FromFirst = true
+		short := c.policy
+		short.TTL = time.Nanosecond
 		for i, m := range []struct {
 			id, text string
 			policy   message.Policy
-		}{{"k", "one", c.policy}, {"k", "two", c.policy}, {"fp", "yes", byContent}, {"fp", "yes", byContent}, {"", "no key", c.policy}, {"", "no key", c.policy}} {
+			runs     int
+		}{
+			{"k", "one", c.policy, 1},
+			{"k", "two", c.policy, 2},
+			{"k", "two", c.policy, 2}, // the same, whose record was lost
+			{"fp", "yes", short, 3},
+			{"fp", "yes", short, 4}, // its window is over
+			{"fp", "yes", c.policy, 4},
+			{"", "no key", c.policy, 5},
+			{"", "no key", c.policy, 6},
+		} {
 			fresh := newReplica(t, idempotency.NewMemory(time.Now), func(cfg *gateway.PipelineConfig) {
 				at := time.Now().Add(time.Duration(i+1) * time.Hour) // fences of later turns are larger
 				cfg.Locks = turnlock.NewLocal(func() time.Time { return at }, time.Minute)
@@ -215,12 +227,105 @@ func TestSessions(t *testing.T) {
 			if _, err := fresh.Process(t.Context(), message.Message{Key: message.Key{ID: m.id}, Session: "s", Text: m.text}, m.policy); err != nil {
 				t.Fatal(err)
 			}
-		}
-		if n := len(c.agent.turns); n != 6 {
-			t.Errorf("%d runs, want 6", n)
+			if n := len(c.agent.turns); n != m.runs {
+				t.Errorf("message %d: %d runs, want %d", i, n, m.runs)
+			}
 		}
 		if got := strings.Count(c.transcript(t), "user: "); got != 6 {
 			t.Errorf("%d user rows, want 6: %s", got, c.transcript(t))
+		}
+	})
+
+	t.Run("an answer that was too long to be kept whole is given anew, and the message does not see itself", func(t *testing.T) {
+		t.Parallel()
+		long := strings.Repeat("x", agent.MaxRowText+1)
+		c := started(t, &talker{say: func(context.Context, agent.Turn, int) (string, error) { return long, nil }})
+		c.mustSay(t, "m-0", "before")
+		c.mustSay(t, "m-1", "hello")
+		again := newReplica(t, idempotency.NewMemory(time.Now))
+		got, err := again.Process(t.Context(), message.Message{Key: message.Key{Platform: "test", Channel: "room", ID: "m-1"}, Session: "s", Text: "hello"}, c.policy)
+		if err != nil || got.Outcome.Reply != long || len(c.agent.turns) != 3 {
+			t.Errorf("%d bytes, %v after %d runs; want the whole answer of a third", len(got.Outcome.Reply), err, len(c.agent.turns))
+		}
+		if told := c.agent.turns[2].History; len(told) != 2 || told[0].Text != "before" {
+			t.Errorf("told %d rows, want those of the message before", len(told))
+		}
+	})
+
+	t.Run("what a turn said is written although its time ended just then", func(t *testing.T) {
+		t.Parallel()
+		c := started(t, &talker{say: func(ctx context.Context, _ agent.Turn, _ int) (string, error) {
+			<-ctx.Done() // and answers all the same
+			return "done", nil
+		}}, func(cfg *gateway.PipelineConfig) { cfg.TurnTimeout = 20 * time.Millisecond })
+		c.mustSay(t, "m-1", "hello")
+		if got, want := c.transcript(t), "user: hello, assistant: done"; got != want {
+			t.Errorf("history %q, want %q", got, want)
+		}
+	})
+
+	t.Run("a turn that is stopped while it reads its history says why", func(t *testing.T) {
+		t.Parallel()
+		c := started(t, &talker{})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(turnlock.ErrLost)
+		_, err := c.policy.Runner.Run(ctx, message.Turn{Message: message.Message{Session: "s", Text: "hello"}, Key: "k", Fence: 1})
+		if !errors.Is(err, turnlock.ErrLost) || len(c.agent.turns) != 0 {
+			t.Errorf("%v after %d runs, want ErrLost and none", err, len(c.agent.turns))
+		}
+		if got := c.counter(t, "gateway_turns_without_history_total", ""); got != 0 {
+			t.Errorf("%v turns without history counted, want none", got)
+		}
+	})
+
+	t.Run("a history that a probe finds replaced is opened anew", func(t *testing.T) {
+		t.Parallel()
+		c := newConversation(t, &talker{})
+		opened := 0
+		replaced := errors.New("replaced")
+		fail := true
+		sessions := gateway.NewSessions(gateway.SessionsConfig{
+			Backend: "sqlite",
+			Open: func(context.Context) (gateway.History, error) {
+				opened++
+				return failing{ping: func() error {
+					if fail {
+						return replaced
+					}
+					return nil
+				}}, nil
+			},
+			Reopen:  func(err error) bool { return errors.Is(err, replaced) },
+			Timeout: time.Second, Classify: func(error) string { return "replaced" }, Hint: func(string) string { return "wait" },
+			Health: c.health, Metrics: gateway.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+		})
+		sessions.Start(t.Context())
+		if got := sessions.Backend(); got != "none" || len(c.health.Owners()) != 1 {
+			t.Errorf("backend %q, owners %v; want none and a degraded one", got, c.health.Owners())
+		}
+		fail = false
+		sessions.Start(t.Context())
+		if got := sessions.Backend(); got != "sqlite" || opened != 2 || len(c.health.Owners()) != 0 {
+			t.Errorf("backend %q after %d openings, owners %v", got, opened, c.health.Owners())
+		}
+	})
+
+	t.Run("one session that nobody can read does not degrade the others", func(t *testing.T) {
+		t.Parallel()
+		c := newConversation(t, &talker{})
+		metrics := gateway.NewMetrics(prometheus.NewRegistry())
+		sessions := gateway.NewSessions(gateway.SessionsConfig{
+			Backend: "redis", Open: func(context.Context) (gateway.History, error) { return failing{begin: agent.ErrUnreadable}, nil },
+			Timeout: time.Second, Classify: func(error) string { return "other" }, Hint: func(string) string { return "" },
+			Health: c.health, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
+		})
+		sessions.Start(t.Context())
+		runner := gateway.AgentRunner{Name: "a", Agent: c.agent, Sessions: sessions, Metrics: metrics}
+		if _, err := runner.Run(t.Context(), message.Turn{Message: message.Message{Session: "s", Text: "hello"}, Key: "k", Fence: 1}); err != nil {
+			t.Error(err)
+		}
+		if owners := c.health.Owners(); len(owners) != 0 {
+			t.Errorf("degraded %+v", owners)
 		}
 	})
 
@@ -334,6 +439,25 @@ func TestSessions(t *testing.T) {
 			t.Errorf("degraded %+v, want the sessions as stale", owners)
 		}
 	})
+}
+
+// failing is a history that fails as a test says.
+type failing struct {
+	begin error
+	ping  func() error
+}
+
+func (f failing) Begin(context.Context, string, uint64) ([]agent.Row, error) { return nil, f.begin }
+
+func (f failing) Append(context.Context, string, uint64, agent.Row, agent.Row) error { return f.begin }
+
+func (f failing) Close() error { return nil }
+
+func (f failing) Ping(context.Context) error {
+	if f.ping == nil {
+		return nil
+	}
+	return f.ping()
 }
 
 // losable hands out locks that can be lost.

@@ -55,7 +55,7 @@ func (p *Pipeline) lock(ctx context.Context, session string) (*turnlock.Lease, e
 // behind its session's next turn.
 func (p *Pipeline) turn(lease *turnlock.Lease, t message.Turn, pol message.Policy, hold *idempotency.Hold) (message.Outcome, error) {
 	ctx := lease.Context()
-	t.Fence, t.Repeats = lease.Fence(), pol.FromFirst
+	t.Fence, t.Window = lease.Fence(), pol.TTL
 	t.Confirm = func(ctx context.Context) error {
 		if hold != nil {
 			if err := hold.Confirm(ctx); err != nil {

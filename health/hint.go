@@ -11,7 +11,7 @@ func RedisHint(class string) string {
 	case "auth":
 		return "correct the user and password in gateway.push.redis"
 	case "permission":
-		return "allow the user the keys and commands that docs/operations.md lists under Redis"
+		return "allow the user the keys, channels and commands that docs/operations.md lists under Redis"
 	case "tls":
 		return "correct gateway.push.redis.tls: the authority in ca_file, and server_name"
 	case "readonly":

@@ -70,9 +70,9 @@ type Turn struct {
 	Fence   uint64 // rises with every turn of the session; 0 without a session
 	Attempt int    // counts from 1
 
-	// Repeats says that Key can come to mean another message, once the record
-	// window is over: it is made of the content.
-	Repeats bool
+	// Window is how long Key means this message, and no other one after it: the
+	// record window.
+	Window time.Duration
 	// Confirm is called before something is done that cannot be undone. An error
 	// means that the turn has lost its claim or its session's lock, and must not
 	// go on. Nil: there is nothing to lose.

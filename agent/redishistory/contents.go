@@ -1,6 +1,7 @@
 package redishistory
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,21 +26,28 @@ func encode(user, assistant agent.Row) ([]byte, error) {
 	if err := agent.CheckTurn(user, assistant); err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal([2]agent.Row{user.Bounded(), assistant.Bounded()})
-	if err != nil {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false) // it makes six bytes of one
+	if err := enc.Encode([2]agent.Row{user.Bounded(), assistant.Bounded()}); err != nil {
 		return nil, errors.New("a row cannot be written as JSON") // the encoder's own words may quote it
 	}
-	return text, nil
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), nil
 }
 
-// parse reads a whole session. Its errors name fields, not what they hold.
+// unreadable is an error about fields, which it names, not what they hold.
+func unreadable(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", agent.ErrUnreadable, fmt.Errorf(format, args...))
+}
+
+// parse reads a whole session.
 func parse(session string, fields map[string]string) (agent.Session, []agent.Row, error) {
 	s, first, err := parseSession(session, func(name string) string { return fields[name] })
 	if err != nil {
 		return s, nil, err
 	}
 	if s.Turns > len(fields) { // and a foreign number does not make this long
-		return s, nil, errors.New("the hash of the session has fewer turns than it counts")
+		return s, nil, unreadable("the hash of the session has fewer turns than it counts")
 	}
 	rows := make([]agent.Row, 0, 2*s.Turns)
 	for n := first; n < first+int64(s.Turns); n++ {
@@ -47,7 +55,7 @@ func parse(session string, fields map[string]string) (agent.Session, []agent.Row
 		var turn [2]agent.Row
 		err := json.Unmarshal([]byte(fields[turnPrefix+key]), &turn)
 		if err != nil || agent.CheckTurn(turn[0], turn[1]) != nil || turn[0].Key != key {
-			return s, nil, fmt.Errorf("turn %d in the hash of the session is unreadable", n) // the decoder's own words quote it
+			return s, nil, unreadable("turn %d in the hash of the session is none", n) // the decoder's own words quote it
 		}
 		rows = append(rows, turn[:]...)
 	}
@@ -60,12 +68,12 @@ func parseSession(session string, field func(name string) string) (s agent.Sessi
 	var numbers [4]int64
 	for i, name := range []string{createdField, usedField, firstField, nextField} {
 		if numbers[i], err = strconv.ParseInt(field(name), 10, 64); err != nil || numbers[i] < 0 {
-			return s, 0, fmt.Errorf("the field %q in the hash of the session is no number", name)
+			return s, 0, unreadable("the field %q in the hash of the session is no number", name)
 		}
 	}
 	first, next := numbers[2], numbers[3]
 	if next < first {
-		return s, 0, errors.New("the hash of the session counts fewer turns than none")
+		return s, 0, unreadable("the hash of the session counts fewer turns than none")
 	}
 	created, used := time.UnixMicro(numbers[0]).UTC(), time.UnixMicro(numbers[1]).UTC()
 	return agent.Session{ID: session, Turns: int(next - first), Created: created, LastUsed: used}, first, nil

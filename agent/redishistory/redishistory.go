@@ -13,8 +13,10 @@ import (
 	_ "embed" // for the scripts
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -54,7 +56,8 @@ type History struct {
 	client   redis.UniversalClient
 	prefix   string // begins the key of a session
 	index    string // the key of the index
-	probe    string // the key that Ping writes: one of this History alone
+	probe    string // the session of Ping: one of this History alone
+	pings    atomic.Int64
 	maxTurns int
 	ttl      time.Duration
 }
@@ -163,21 +166,25 @@ func (h *History) Reset(ctx context.Context, session string) error {
 func explain(err error) error {
 	err = redact.Error(err)
 	if strings.Contains(err.Error(), "WRONGTYPE") {
-		return fmt.Errorf("the hash of the session, or the index of sessions, was not written by a gateway: %w", err)
+		return fmt.Errorf("%w: the hash of the session, or the index of sessions: %w", agent.ErrUnreadable, err)
 	}
 	return err
 }
 
-// Ping writes a value and reads it back.
+// Ping begins and ends a turn of a session that is no message's, and not on the
+// index: whether turns can be kept shows in nothing less.
 func (h *History) Ping(ctx context.Context) error {
-	written := rand.Text()
-	var read *redis.StringCmd
-	_, err := h.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Set(ctx, h.probe, written, time.Minute)
-		read = p.Get(ctx, h.probe)
-		return nil
-	})
-	if err == nil && read.Val() != written {
+	session, index := h.probe, h.probe+":index"
+	fence := strconv.FormatInt(h.pings.Add(1), 10)
+	row := rand.Text()
+	life := time.Minute.Milliseconds()
+	keys := []string{session, index}
+	err := appendScript.Run(ctx, h.client, keys, "", fence, life, 1, row, row).Err()
+	var fields []string
+	if err == nil {
+		fields, err = beginScript.Run(ctx, h.client, keys, "", fence, life).StringSlice()
+	}
+	if err == nil && !slices.Contains(fields, row) {
 		err = errors.New("what was read back is not what was written")
 	}
 	if err != nil {

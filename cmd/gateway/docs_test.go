@@ -280,3 +280,16 @@ func TestDocumentedRedisRightsSuffice(t *testing.T) {
 		}
 	}
 }
+
+func TestB59_DoctorFailsWhereTheLockOrSessionsAreRefused(t *testing.T) {
+	t.Parallel()
+	for right, refused := range map[string]string{
+		"publish": "give back a turn lock: ", "subscribe": "hear wake-ups of the turn lock: ", "zadd": "acquire a turn lock: ", "hincrby": "ping the sessions: ",
+	} {
+		s := redistest.Start(t, "--user", "gateway", "on", ">password", "~*", "&*", "+@all", "-"+right)
+		file := writeFile(t, "gateway: {push: {redis: {host: "+s.Addr()+", username: gateway, password: password}}, turn_lock: {backend: redis}}\n"+withIdempotency(inRedis, "session: s"))
+		if got := runIn(t, "", nil, "doctor", "-c", file); got.code != exitError || !strings.Contains(got.out, "redis_scripts     "+refused) || !strings.Contains(got.out, "allow the user the keys, channels and commands") {
+			t.Errorf("doctor without the right to %s: %+v", right, got)
+		}
+	}
+}

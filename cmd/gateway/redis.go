@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/oncegate/oncegate/agent/redishistory"
 	"github.com/oncegate/oncegate/doctor"
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/idempotency"
@@ -16,6 +18,7 @@ import (
 	"github.com/oncegate/oncegate/internal/redact"
 	"github.com/oncegate/oncegate/internal/redisclient"
 	"github.com/oncegate/oncegate/internal/redisconf"
+	"github.com/oncegate/oncegate/turnlock/redislock"
 )
 
 // redisBackend is a claim store that commands can look into.
@@ -32,7 +35,10 @@ type redisServer struct {
 }
 
 // ownRedis is a redisServer whose client belongs to it alone.
-type ownRedis struct{ redisServer }
+type ownRedis struct {
+	redisServer
+	prefix string
+}
 
 // openRedis connects for a look. It returns an interface, which beside an error
 // is nil in every other interface too.
@@ -41,7 +47,21 @@ func openRedis(cfg redisconf.Config) (redisBackend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ownRedis{redisServer{redisstore.New(client, redisstore.Config{Prefix: cfg.Prefix}), client}}, nil
+	return &ownRedis{redisServer{redisstore.New(client, redisstore.Config{Prefix: cfg.Prefix}), client}, cfg.Prefix}, nil
+}
+
+// CheckTurnLock implements doctor.Redis.
+func (s *ownRedis) CheckTurnLock(ctx context.Context) error {
+	log := slog.New(slog.DiscardHandler)
+	return redislock.New(redislock.Config{
+		Client: s.client, Prefix: s.prefix, Replica: idempotency.NewReplicaID(), TTL: time.Minute, MaxWait: time.Minute, Timeout: 2 * time.Second,
+		Health: health.NewRegistry(log), Now: time.Now, Log: log,
+	}).Check(ctx)
+}
+
+// CheckSessions implements doctor.Redis.
+func (s *ownRedis) CheckSessions(ctx context.Context) error {
+	return redishistory.New(s.client, redishistory.Config{Prefix: s.prefix, MaxTurns: 1, TTL: time.Minute}).Ping(ctx)
 }
 
 // Close closes the store before its client.

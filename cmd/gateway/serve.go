@@ -111,8 +111,8 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 		Self:          p.self,
 		Seen:          p.fleet.Seen,
 	})
-	p.fleet.Alone(p.self())
 	p.sessions = p.newSessions(metrics)
+	p.fleet.Alone(p.self())
 	p.starts = append(p.starts, p.store.Start, p.sessions.Start)
 	p.beside = append(p.beside, p.store.Run, p.sessions.Run)
 	p.pipeline = gateway.NewPipeline(gateway.PipelineConfig{
@@ -167,7 +167,7 @@ func assemble(cfg config.Config, log *slog.Logger) (*process, error) {
 
 // backends names what is in effect now.
 func (p *process) backends() map[string]string {
-	return map[string]string{"idempotency": p.store.Backend(), "turn_lock": p.lockBackend(), "sessions": p.cfg.Sessions.Backend}
+	return map[string]string{"idempotency": p.store.Backend(), "turn_lock": p.lockBackend(), "sessions": p.sessions.Backend()}
 }
 
 // self is what this process tells the other replicas.

@@ -152,6 +152,9 @@ func (a *app) resetSession(ctx context.Context, session string, asJSON bool) err
 	var forgotten agent.Session
 	err := a.withSessions(ctx, func(ctx context.Context, r sessionReader) (err error) {
 		forgotten, _, err = r.Show(ctx, session)
+		if errors.Is(err, agent.ErrUnreadable) {
+			return nil // a reset mends it
+		}
 		return unknownSession(err, session)
 	})
 	if err != nil {

@@ -22,13 +22,17 @@ type lease struct {
 	lost      bool
 }
 
-// hold makes a lease of a lock that was asked for at sent.
-func (l *Locker) hold(ctx context.Context, w *waiter, fence uint64, sent time.Time) *turnlock.Lease {
-	held, end := context.WithCancelCause(ctx)
-	s := &lease{
+func newLease(w *waiter, fence uint64, sent time.Time, end context.CancelCauseFunc) *lease {
+	return &lease{
 		session: w.session, token: w.token, value: w.token + "|" + strconv.FormatUint(fence, 10), fence: fence,
 		end: end, confirmed: sent,
 	}
+}
+
+// hold makes a lease of a lock that was asked for at sent.
+func (l *Locker) hold(ctx context.Context, w *waiter, fence uint64, sent time.Time) *turnlock.Lease {
+	held, end := context.WithCancelCause(ctx)
+	s := newLease(w, fence, sent, end)
 	l.fences.Raise(fence)
 	l.mu.Lock()
 	l.held[s] = struct{}{}

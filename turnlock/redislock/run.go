@@ -66,16 +66,16 @@ func (l *Locker) due() []*lease {
 func (l *Locker) renew(ctx context.Context, due []*lease) {
 	for len(due) > 0 && ctx.Err() == nil {
 		n := min(len(due), renewAtOnce)
-		if !l.renewSome(ctx, due[:n], renewScript.EvalSha) {
-			return
+		if l.renewSome(ctx, due[:n], renewScript.EvalSha) != nil {
+			return // and the watch knows
 		}
 		due = due[n:]
 	}
 }
 
-// renewSome reports whether the server answers. A server that has forgotten the
+// renewSome returns nil if the server answers. A server that has forgotten the
 // script is sent its source.
-func (l *Locker) renewSome(ctx context.Context, some []*lease, run func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd) bool {
+func (l *Locker) renewSome(ctx context.Context, some []*lease, run func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd) error {
 	sent := l.cfg.Now()
 	answers := make([]*redis.Cmd, len(some))
 	var forgotten bool
@@ -101,7 +101,7 @@ func (l *Locker) renewSome(ctx context.Context, some []*lease, run func(context.
 		}
 		l.renewed(s, sent, answer, ownErr)
 	}
-	return err == nil
+	return err
 }
 
 // shortest returns how long the first of the locks to end may still be held at
@@ -157,8 +157,8 @@ func (l *Locker) subscription(ctx context.Context) {
 // probeSession names no session of a message: those have text alone.
 func (l *Locker) probeSession() string { return "\x00probe." + l.cfg.Replica }
 
-// probe takes and gives back a lock of its own, with a wake-up of this process
-// itself, each second, and clears up behind calls that were never answered.
+// probe makes every kind of call on a lock of its own each second, and clears up
+// behind calls that were never answered.
 func (l *Locker) probe(ctx context.Context) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -175,21 +175,40 @@ func (l *Locker) probe(ctx context.Context) {
 }
 
 func (l *Locker) probeOnce(ctx context.Context) bool {
-	w := &waiter{session: l.probeSession(), token: l.newToken()}
-	if _, _, err := l.ask(ctx, w, true); err != nil {
-		return false
-	}
 	if l.watch.called(l) {
 		select {
 		case l.deaf <- struct{}{}:
 		default:
 		}
 	}
-	if _, err := l.leave(ctx, w.session, w.token, 0, l.cfg.Replica); err != nil {
+	if l.exercise(ctx) != nil {
 		return false
 	}
 	l.watch.worked(l)
 	return true
+}
+
+// exercise takes a lock that nobody else wants, waits for it in vain, renews it,
+// and gives it back with a wake-up of this process itself.
+func (l *Locker) exercise(ctx context.Context) error {
+	holder := &waiter{session: l.probeSession(), token: l.newToken()}
+	second := &waiter{session: l.probeSession(), token: l.newToken()}
+	sent := l.cfg.Now()
+	fence, _, err := l.ask(ctx, holder, true)
+	if err != nil {
+		return err
+	}
+	if _, _, err := l.ask(ctx, second, false); err != nil {
+		return err
+	}
+	if err := l.renewSome(ctx, []*lease{newLease(holder, fence, sent, func(error) {})}, renewScript.EvalSha); err != nil {
+		return err
+	}
+	if _, err := l.leave(ctx, second.session, second.token, 0, ""); err != nil {
+		return err
+	}
+	_, err = l.leave(ctx, holder.session, holder.token, fence, l.cfg.Replica)
+	return err
 }
 
 // abandoned is a token that the server may still hold, or come to hold: the

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/oncegate/oncegate/health"
 	"github.com/oncegate/oncegate/internal/redistest"
 	"github.com/oncegate/oncegate/turnlock"
@@ -372,5 +374,32 @@ func TestTrouble(t *testing.T) {
 			}
 			mustAcquire(t, a, "s").Release() // whatever is refused, turns go on
 		})
+	}
+}
+
+func TestCheckNeedsEveryRightThatALockNeeds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--user", "default", "on", "nopass", "~*", "&*", "+@all")
+	a := newReplica(t, s.Addr(), "a", func(c *redislock.Config) { c.Timeout = 500 * time.Millisecond })
+	a.stop()
+	if err := a.Check(t.Context()); err != nil {
+		t.Fatalf("Check = %v", err)
+	}
+	if n := len(s.Client().Keys(t.Context(), prefix+"turnlock:*").Val()); n != 0 {
+		t.Errorf("%d locks are left", n)
+	}
+	for _, right := range []string{"evalsha", "publish", "subscribe", "get", "set", "time", "hset", "zadd", "zrange", "zrem", "pexpire"} {
+		admin := s.Client()
+		admin.Do(t.Context(), "acl", "setuser", "limited", "reset", "on", "nopass", "~*", "&*", "+@all", "-"+right)
+		if right == "evalsha" {
+			admin.Do(t.Context(), "acl", "setuser", "limited", "-eval")
+		}
+		limited := newReplica(t, s.Addr(), "limited", func(c *redislock.Config) {
+			c.Timeout, c.Client = 500*time.Millisecond, redis.NewClient(&redis.Options{Network: "unix", Addr: s.Addr(), Username: "limited", Password: "any", Protocol: 2, DisableIdentity: true})
+		})
+		limited.stop()
+		if err := limited.Check(t.Context()); err == nil {
+			t.Errorf("Check = nil without the right to %s", right)
+		}
 	}
 }
