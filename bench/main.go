@@ -17,7 +17,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	var (
-		only = flag.String("only", "", "redis, sqlite or http; default all")
+		only = flag.String("only", "", "redis, lock, sqlite or http; default all")
 		keys = flag.Int("keys", 10_000_000, "rows of the large SQLite table")
 		bare = flag.Bool("bare", false, "serve the bare handler; the HTTP benchmark starts it so")
 	)
@@ -32,6 +32,7 @@ func run() int {
 		bench func() error
 	}{
 		{"redis", func() error { return benchRedis(ctx, r) }},
+		{"lock", func() error { return benchLock(ctx, r) }},
 		{"sqlite", func() error { return benchSQLite(ctx, r, *keys) }},
 		{"http", func() error { return benchHTTP(ctx, r) }},
 	} {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,13 +18,6 @@ import (
 	"github.com/oncegate/oncegate/internal/redisconf"
 	"github.com/oncegate/oncegate/internal/redistest/redisproc"
 	"github.com/oncegate/oncegate/message"
-)
-
-// How long each side of a comparison runs at a time, and how often the sides
-// take turns. The median of the turns counts.
-const (
-	redisTurn  = 700 * time.Millisecond
-	redisTurns = 7
 )
 
 // benchRedis compares reservations in Redis with one plain SET NX PX for each
@@ -108,73 +99,6 @@ func compareRedis(ctx context.Context, client redis.UniversalClient, store *redi
 		}
 		return err
 	}
-	var plains, ourss []load
-	for turn := range redisTurns + 1 {
-		for _, side := range []struct {
-			call  func(context.Context) error
-			loads *[]load
-		}{{setNX, &plains}, {reserve, &ourss}} {
-			if err := client.FlushAll(ctx).Err(); err != nil {
-				return plain, ours, err
-			}
-			l, err := measure(ctx, goroutines, redisTurn, side.call)
-			if err != nil {
-				return plain, ours, err
-			}
-			if turn > 0 { // the first turn fills pools and caches
-				*side.loads = append(*side.loads, l)
-			}
-		}
-	}
-	return medianLoad(plains), medianLoad(ourss), nil
-}
-
-// load is what a number of goroutines got through.
-type load struct{ rate, p50, p99 float64 } // calls/s, µs, µs
-
-// measure has goroutines repeat call for d.
-func measure(ctx context.Context, goroutines int, d time.Duration, call func(context.Context) error) (load, error) {
-	latencies := make([][]time.Duration, goroutines)
-	errs := make([]error, goroutines)
-	var wg sync.WaitGroup
-	start := time.Now()
-	for i := range goroutines {
-		wg.Go(func() {
-			ctx, cancel := context.WithCancel(ctx) // its own, as every request has
-			defer cancel()
-			for sent := time.Now(); sent.Sub(start) < d; {
-				if errs[i] = call(ctx); errs[i] != nil {
-					return
-				}
-				now := time.Now()
-				latencies[i] = append(latencies[i], now.Sub(sent))
-				sent = now
-			}
-		})
-	}
-	wg.Wait()
-	elapsed := time.Since(start)
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		return load{}, errs[i]
-	}
-	all := slices.Concat(latencies...)
-	micros := func(q float64) float64 { return float64(quantile(all, q)) / float64(time.Microsecond) }
-	return load{rate: float64(len(all)) / elapsed.Seconds(), p50: micros(0.5), p99: micros(0.99)}, nil
-}
-
-// medianLoad takes each figure's median by itself.
-func medianLoad(loads []load) load {
-	median := func(figure func(load) float64) float64 {
-		var all []float64
-		for _, l := range loads {
-			all = append(all, figure(l))
-		}
-		slices.Sort(all)
-		return all[len(all)/2]
-	}
-	return load{
-		rate: median(func(l load) float64 { return l.rate }),
-		p50:  median(func(l load) float64 { return l.p50 }),
-		p99:  median(func(l load) float64 { return l.p99 }),
-	}
+	t := turns{each: 700 * time.Millisecond, rounds: 7, before: func(ctx context.Context) error { return client.FlushAll(ctx).Err() }}
+	return t.pair(ctx, goroutines, setNX, reserve)
 }

@@ -19,13 +19,9 @@ import (
 	"github.com/oncegate/oncegate/message"
 )
 
-// How long each side of a comparison runs at a time, and how often the sides
-// take turns. The median of the turns counts.
-const (
-	sqliteTurn    = time.Second
-	sqliteTurns   = 5
-	sqliteExpired = 100_000 // rows pruned beside claims
-)
+const sqliteExpired = 100_000 // rows pruned beside claims
+
+var sqliteTurns = turns{each: time.Second, rounds: 5}
 
 // benchSQLite compares the store with plain transactions, with itself on a
 // table of keys rows, and with itself while it prunes. Its files are in the
@@ -63,10 +59,6 @@ func (b *sqliteBench) close() error {
 	return errors.Join(errs...)
 }
 
-// side is one side of a comparison. Its claims run on a context without an
-// end: watching one costs the driver a goroutine for each statement.
-type side func(ctx context.Context) error
-
 // groupCommit holds the store against one transaction per claim.
 func (b *sqliteBench) groupCommit(ctx context.Context, r *report) error {
 	plain, err := b.plain(ctx, "plain.db")
@@ -77,13 +69,13 @@ func (b *sqliteBench) groupCommit(ctx context.Context, r *report) error {
 	if err != nil {
 		return err
 	}
-	base, ours, err := takeTurns(ctx, 64, plain, b.reserve(store))
+	base, ours, err := sqliteTurns.pair(ctx, 64, plain, b.reserve(store))
 	if err != nil {
 		return err
 	}
 	r.atLeast("64 goroutines, claims/s", ours.rate, base.rate, 6)
 	r.atMost("64 goroutines, p99 in µs", ours.p99, base.p99, 0.15)
-	if base, ours, err = takeTurns(ctx, 1, plain, b.reserve(store)); err != nil {
+	if base, ours, err = sqliteTurns.pair(ctx, 1, plain, b.reserve(store)); err != nil {
 		return err
 	}
 	r.atMost("1 goroutine, median latency in µs", ours.p50, base.p50, 1.2)
@@ -106,7 +98,7 @@ func (b *sqliteBench) largeTable(ctx context.Context, r *report, keys int) error
 	if err != nil {
 		return err
 	}
-	base, ours, err := takeTurns(ctx, 64, b.reserve(empty), b.reserve(large))
+	base, ours, err := sqliteTurns.pair(ctx, 64, b.reserve(empty), b.reserve(large))
 	if err != nil {
 		return err
 	}
@@ -137,7 +129,7 @@ func (b *sqliteBench) whilePruning(ctx context.Context, store *sqlitestore.Store
 	}()
 	var loads []load
 	for {
-		l, err := measure(ctx, 64, sqliteTurn/2, b.reserve(store))
+		l, err := measure(ctx, 64, sqliteTurns.each/2, b.reserve(store))
 		if err != nil {
 			return nil, errors.Join(err, <-done)
 		}
@@ -148,23 +140,6 @@ func (b *sqliteBench) whilePruning(ctx context.Context, store *sqlitestore.Store
 		default:
 		}
 	}
-}
-
-// takeTurns returns the medians of both sides.
-func takeTurns(ctx context.Context, goroutines int, base, ours side) (load, load, error) {
-	var loads [2][]load
-	for turn := range sqliteTurns + 1 {
-		for i, call := range [2]side{base, ours} {
-			l, err := measure(ctx, goroutines, sqliteTurn, call)
-			if err = errors.Join(err, ctx.Err()); err != nil {
-				return load{}, load{}, err
-			}
-			if turn > 0 { // the first turn fills caches
-				loads[i] = append(loads[i], l)
-			}
-		}
-	}
-	return medianLoad(loads[0]), medianLoad(loads[1]), nil
 }
 
 func (b *sqliteBench) next() idempotency.Key {
@@ -183,6 +158,9 @@ func (b *sqliteBench) openStore(ctx context.Context, name string) (*sqlitestore.
 	return sqlitestore.Open(ctx, sqlitestore.Config{Path: filepath.Join(b.dir, name), Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 }
 
+// reserve returns the store's side. Its claims, like those of plain, run on a
+// context without an end: watching one costs the driver a goroutine for each
+// statement.
 func (b *sqliteBench) reserve(store *sqlitestore.Store) side {
 	req := idempotency.Request{Token: idempotency.NewToken("bench"), Lease: 15 * time.Minute, TTL: 24 * time.Hour, Fingerprint: message.Fingerprint{1}}
 	return func(context.Context) error {

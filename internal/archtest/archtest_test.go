@@ -55,7 +55,7 @@ var allowed = map[string][]string{
 	"config":          {"gateway", "hooks", "agent", "idempotency", "turnlock", "message", "internal/bytesize", "internal/redisconf", "internal/secret"},
 	"doctor":          {"agent", "config", "gateway", "health", "hooks", "hooks/signature", "idempotency", "message", "internal/redisconf", "internal/secret", "turnlock"},
 	"cmd/gateway":     {"agent", "agent/execagent", "agent/httpagent", "agent/openai", "agent/redishistory", "agent/sqlitehistory", "config", "doctor", "gateway", "health", "hooks", "hooks/signature", "idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/client", "internal/redact", "internal/redisclient", "internal/redisconf", "internal/secret", "internal/sqlitedb", "message", "turnlock", "turnlock/redislock"},
-	"bench":           {"idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/", "message"},
+	"bench":           {"health", "idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/", "message", "turnlock", "turnlock/redislock"},
 	"e2e":             {},
 	"interop":         {},
 }
