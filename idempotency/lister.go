@@ -28,7 +28,7 @@ type Lister interface {
 
 // ListRequest asks for a part of a list.
 type ListRequest struct {
-	State State  // InFlight or Recorded; 0: both
+	State State  // 0: all
 	After string // the Next of the page before; empty: from the start
 	Limit int    // at least 1; a page may hold a few more, or fewer although more follow
 }
@@ -42,9 +42,13 @@ type Page struct {
 // Entry is one message as a store knows it.
 type Entry struct {
 	Key         Key
-	State       State  // InFlight or Recorded
-	Token       string // of the owner; its replica id is what stands before the dot
+	State       State  // InFlight, Recorded, Waiting or Dead
+	Token       string // of the owner, or who stored it; its replica id is what stands before the dot
 	Fingerprint message.Fingerprint
-	Left        time.Duration // of the lease, or of the record window
+	Left        time.Duration // of the lease, of the record window, until a waiting message is due, or a dead one is forgotten
 	Outcome     []byte        // for Recorded: what Record was given
+
+	// Where an Inbox keeps the message.
+	Stored     *Stored
+	Lease, TTL time.Duration
 }

@@ -21,6 +21,8 @@ type Memory struct {
 	entries map[Key]*memoryEntry
 	records list.List // of Key, oldest record first
 	backlog int       // records that are not carried
+
+	lastNumber uint64 // of a stored message
 }
 
 var _ Settler = (*Memory)(nil)
@@ -35,6 +37,8 @@ type memoryEntry struct {
 	outcome     []byte
 	record      *list.Element // nil while in flight
 	carried     bool          // a record that the better store has, see Shadow
+
+	message *memoryMessage // while an Inbox keeps it
 }
 
 // NewMemory returns an empty store that reads the time from now.
@@ -51,27 +55,30 @@ func (m *Memory) Reserve(ctx context.Context, key Key, req Request) (Reservation
 	defer m.mu.Unlock()
 	now := m.now()
 	e := m.live(key, now)
-	abandoned := e != nil && e.record == nil && e.token != req.Token && req.Abandoned(e.token)
+	held := e != nil && e.record == nil && e.message == nil
+	abandoned := held && e.token != req.Token && req.Abandoned(e.token)
 	switch {
-	case e == nil, e.record == nil && e.token == req.Token, abandoned:
+	case e == nil, held && e.token == req.Token, abandoned:
 		m.entries[key] = &memoryEntry{token: req.Token, fingerprint: req.Fingerprint, deadline: now.Add(req.Lease)}
 		won := req.Won(key, BackendMemory, now)
 		won.TakenOver = abandoned
 		return won, nil
-	case e.record == nil:
-		return Reservation{State: InFlight, RetryAfter: e.deadline.Sub(now), FingerprintMatch: req.Matches(e.fingerprint)}, nil
 	default:
-		return Reservation{State: Recorded, Outcome: e.outcome, FingerprintMatch: req.Matches(e.fingerprint)}, nil
+		return e.met(req, now), nil
 	}
 }
 
 // Renew implements Store.
 func (m *Memory) Renew(ctx context.Context, c Claim) error {
 	return m.change(ctx, c, func(e *memoryEntry, now time.Time) error {
-		if e == nil || e.token != c.Token || e.record != nil {
+		switch {
+		case e == nil || !e.heldBy(c.Token):
 			return ErrNotOwner
+		case e.message != nil:
+			e.message.leaseEnds, e.deadline = now.Add(c.Lease), now.Add(e.message.Keep)
+		default:
+			e.deadline = now.Add(c.Lease)
 		}
-		e.deadline = now.Add(c.Lease)
 		return nil
 	})
 }
@@ -87,12 +94,12 @@ func (m *Memory) Record(ctx context.Context, c Claim, outcome []byte) error {
 			}
 			e = &memoryEntry{token: c.Token, fingerprint: c.Fingerprint}
 			m.entries[c.Key] = e
-		case e.token != c.Token:
-			return ErrNotOwner
-		case e.record != nil:
+		case e.token == c.Token && e.record != nil:
 			return nil
+		case !e.heldBy(c.Token):
+			return ErrNotOwner
 		}
-		e.deadline, e.outcome = now.Add(ttl), outcome
+		e.deadline, e.outcome, e.message = now.Add(ttl), outcome, nil
 		m.keep(c.Key, e, now)
 		return nil
 	})
@@ -104,7 +111,7 @@ func (m *Memory) Release(ctx context.Context, c Claim) error {
 		if e == nil {
 			return nil
 		}
-		if e.token != c.Token || e.record != nil {
+		if !e.heldBy(c.Token) {
 			return ErrNotOwner
 		}
 		delete(m.entries, c.Key)
@@ -125,6 +132,11 @@ func (m *Memory) Settle(ctx context.Context, c Claim, outcome []byte) (slipped b
 		return nil
 	})
 	return slipped, err
+}
+
+// heldBy reports whether token holds the claim of the message.
+func (e *memoryEntry) heldBy(token string) bool {
+	return e.token == token && e.record == nil && (e.message == nil || e.message.state == InFlight)
 }
 
 func (m *Memory) change(ctx context.Context, c Claim, do func(*memoryEntry, time.Time) error) error {

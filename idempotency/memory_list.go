@@ -92,9 +92,16 @@ func (m *Memory) entry(key Key) (Entry, bool) {
 	if e == nil {
 		return Entry{}, false
 	}
-	state := InFlight
-	if e.record != nil {
-		state = Recorded
+	entry := Entry{Key: key, State: InFlight, Token: e.token, Fingerprint: e.fingerprint, Left: e.deadline.Sub(now), Outcome: e.outcome}
+	switch {
+	case e.record != nil:
+		entry.State = Recorded
+	case e.message != nil:
+		entry.State, entry.Stored = e.message.state, e.message.copy()
+		entry.Lease, entry.TTL = e.message.lease, e.message.ttl
+		if entry.State != Dead {
+			entry.Left = max(e.message.left(now), 0)
+		}
 	}
-	return Entry{Key: key, State: state, Token: e.token, Fingerprint: e.fingerprint, Left: e.deadline.Sub(now), Outcome: e.outcome}, true
+	return entry, true
 }

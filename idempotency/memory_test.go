@@ -19,6 +19,7 @@ func TestMemoryStore(t *testing.T) {
 	idempotencytest.RunLister(t, newBackend)
 	idempotencytest.RunShadow(t, newBackend)
 	idempotencytest.RunSettler(t, newBackend)
+	idempotencytest.RunInbox(t, newBackend)
 }
 
 func TestMemoryForgetsTheOldestRecordsNotClaims(t *testing.T) {

@@ -48,6 +48,10 @@ const (
 	Won      State = iota + 1 // the caller holds the claim
 	InFlight                  // another owner holds it
 	Recorded                  // the message is finished
+
+	// Of an Entry alone, and only in an Inbox.
+	Waiting // stored, and held by nobody
+	Dead    // stored, and not run any more
 )
 
 // Store keeps claims and records. Every method is safe for concurrent use.
@@ -122,6 +126,7 @@ type Reservation struct {
 	RetryAfter       time.Duration // for InFlight: what is left of the holder's lease
 	Outcome          []byte        // for Recorded: what Record was given
 	FingerprintMatch bool          // for InFlight and Recorded: same content, or one side has no fingerprint
+	Stored           bool          // for InFlight: an Inbox has the message, and it will be run
 }
 
 // Claim is the exclusive right to run one message. It is a value; holding it
@@ -134,6 +139,7 @@ type Claim struct {
 	TTL         time.Duration
 	Confirmed   time.Time // when the last Reserve or Renew that succeeded was sent
 	Backend     string    // the store that holds the claim; it is settled there
+	Stored      *Stored   // the message, where an Inbox keeps it; not to be changed
 
 	OnUnavailable string // as in the Request
 }

@@ -19,3 +19,6 @@ func (o Owners) Abandoned(token string) bool { return slices.Contains(o.Lost, to
 
 // MayTakeOver implements idempotency.Owners.
 func (o Owners) MayTakeOver() bool { return o.TakeOver }
+
+// abandoned is what a process says of a token that nobody in it runs.
+func abandoned(token string) Owners { return Owners{Lost: []string{token}} }
