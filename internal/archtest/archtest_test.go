@@ -47,11 +47,14 @@ var allowed = map[string][]string{
 	"agent/sqlitehistory":         {"agent", "internal/sqlitedb"},
 	"agent/redishistory":          {"agent", "internal/redact"},
 
+	"platform":         {"hooks/signature", "internal/secret"},
+	"platform/webhook": {"platform", "hooks/payload", "hooks/signature", "internal/outbound", "internal/redact"},
+
 	"hooks/payload":   {},
 	"hooks/signature": {"internal/secret"},
 	"hooks/template":  {"hooks/payload"},
 	"hooks":           {"hooks/", "message", "idempotency", "internal/client", "internal/outbound", "internal/redact", "internal/secret"},
-	"gateway":         {"message", "health", "idempotency", "turnlock", "agent", "internal/bytesize", "internal/redisconf", "internal/secret"},
+	"gateway":         {"message", "health", "idempotency", "turnlock", "agent", "platform", "internal/bytesize", "internal/redisconf", "internal/secret"},
 	"config":          {"gateway", "hooks", "agent", "idempotency", "turnlock", "message", "internal/bytesize", "internal/redisconf", "internal/secret"},
 	"doctor":          {"agent", "config", "gateway", "health", "hooks", "hooks/signature", "idempotency", "message", "internal/redisconf", "internal/secret", "turnlock"},
 	"cmd/gateway":     {"agent", "agent/execagent", "agent/httpagent", "agent/openai", "agent/redishistory", "agent/sqlitehistory", "config", "doctor", "gateway", "health", "hooks", "hooks/signature", "idempotency", "idempotency/redisstore", "idempotency/sqlitestore", "internal/client", "internal/redact", "internal/redisclient", "internal/redisconf", "internal/secret", "internal/sqlitedb", "message", "turnlock", "turnlock/redislock"},
