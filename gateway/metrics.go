@@ -32,12 +32,21 @@ type Metrics struct {
 	waiting      prometheus.Gauge
 	running      prometheus.Gauge
 
-	reserveSeconds, recordSeconds, releaseSeconds prometheus.Observer
+	stored       prometheus.Gauge
+	due          prometheus.Gauge
+	retries      prometheus.Counter
+	handedOver   prometheus.Counter
+	dead         *prometheus.CounterVec
+	sends        *prometheus.CounterVec
+	unknownSends *prometheus.CounterVec
+
+	reserveSeconds, recordSeconds, releaseSeconds, takeSeconds prometheus.Observer
 }
 
 // The label values of claims: what a delivery met.
 const (
 	claimNew       = "new"
+	claimAccepted  = "accepted"
 	claimInFlight  = "in_flight"
 	claimProcessed = "processed"
 	claimError     = "error"
@@ -66,6 +75,21 @@ const (
 	staleRecord  = "record"
 	staleRelease = "release"
 	staleHistory = "history"
+	staleRetry   = "retry"
+	staleBury    = "bury"
+)
+
+// The label values of sends: how one attempt ended that is known to have.
+const (
+	sendDone   = "done"
+	sendFailed = "failed"
+)
+
+// The label values of unknown sends: what was done about them.
+const (
+	sendSameKey = "same_key" // sent again under the key by which the platform knows it
+	sendAgain   = "resent"   // sent again, and perhaps twice
+	sendDropped = "dropped"  // not sent again, and perhaps not at all
 )
 
 // NewMetrics registers the pipeline's metrics, every label value from zero.
@@ -97,7 +121,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	long := []float64{.001, .01, .1, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 	m := &Metrics{
 		claims: counters("gateway_claims_total", "Deliveries by what their claim met.", "outcome",
-			claimNew, claimInFlight, claimProcessed, claimError),
+			claimNew, claimAccepted, claimInFlight, claimProcessed, claimError),
 		mismatches: counter("gateway_fingerprint_mismatches_total", "Deliveries under a known key with other content; none of them ran."),
 		failOpen:   counter("gateway_fail_open_claims_total", "Claims made in a weaker store than the configured one."),
 		slipped:    counter("gateway_slipped_duplicates_total", "Messages found to have run twice when a store came back."),
@@ -106,7 +130,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		unrecorded: counter("gateway_unrecorded_runs_total", "Runs that succeeded and could be recorded in no store."),
 		takenOver:  counter("gateway_takeovers_total", "Claims taken over from a dead owner before their lease ended."),
 		stale: counters("gateway_stale_writes_total", "Writes refused because another owner had the claim, or a later turn the session.", "operation",
-			staleRecord, staleRelease, staleHistory),
+			staleRecord, staleRelease, staleHistory, staleRetry, staleBury),
 		turns:     counters("gateway_turns_total", "Turns by how they ended.", "outcome", turnOutcomes...),
 		lockWait:  histogram("gateway_turn_lock_wait_seconds", "Wait for a session's turn lock.", long),
 		locksHeld: gauge("gateway_turn_locks_held", "Sessions whose turn lock is held here."),
@@ -116,6 +140,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		queueWait: histogram("gateway_queue_wait_seconds", "Wait for an admission slot.", short),
 		waiting:   gauge("gateway_turns_waiting", "Turns that wait for an admission slot."),
 		running:   gauge("gateway_turns_running", "Turns that hold an admission slot."),
+
+		stored:     gauge("gateway_stored_messages", "Accepted messages in the store: waiting, running and dead."),
+		due:        gauge("gateway_due_messages", "Accepted messages whose time has come and that nobody runs."),
+		retries:    counter("gateway_retries_total", "Accepted messages whose run failed and that are tried again."),
+		handedOver: counter("gateway_handed_over_messages_total", "Accepted messages left to other replicas by a drain."),
+		dead:       counters("gateway_dead_messages_total", "Accepted messages that became dead, by why.", "reason", deadReasons...),
+		sends:      counters("gateway_sends_total", "Replies sent through channels, by how that ended.", "outcome", sendDone, sendFailed),
+		unknownSends: counters("gateway_unknown_sends_total", "Replies that may have been sent already, by what was done.", "resolved",
+			sendSameKey, sendAgain, sendDropped),
 	}
 	m.turnSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "gateway_turn_seconds", Help: "Duration of agent runs and forwards by how they ended.", Buckets: long,
@@ -136,6 +169,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.reserveSeconds = m.storeSeconds.WithLabelValues("reserve")
 	m.recordSeconds = m.storeSeconds.WithLabelValues("record")
 	m.releaseSeconds = m.storeSeconds.WithLabelValues("release")
+	m.takeSeconds = m.storeSeconds.WithLabelValues("take")
 	return m
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,7 +18,9 @@ import (
 
 // Pipeline is the one path of every message, whatever it came in by:
 // claim → turn lock → admission slot → confirm the claim → history → run →
-// history → confirm the lock → record or release.
+// history → deliver → confirm the lock → record or release. A message that is
+// acknowledged first is stored instead of claimed, and comes to the same path by
+// the taker, see taker.go.
 //
 // The order matters. The claim comes first, so that a duplicate waits for
 // nothing and shows nothing. The slot comes after the session's lock, so that
@@ -33,6 +36,7 @@ type Pipeline struct {
 	renewer *idempotency.Renewer
 	slots   chan struct{}
 	intake  *intake
+	taker   *taker // nil: the store keeps no messages
 	metrics *Metrics
 	log     *slog.Logger
 
@@ -45,7 +49,7 @@ type Pipeline struct {
 // PipelineConfig is what NewPipeline needs. Store is required; what else is left
 // out has a default, the gateway's own where there is one.
 type PipelineConfig struct {
-	Store              idempotency.Store
+	Store              idempotency.Store            // where it is an Inbox, messages can be accepted
 	InDoubt            func(idempotency.Claim) bool // as in idempotency.RenewerConfig
 	Locks              turnlock.Locker              // nil: turnlock.Local, whose waits are longer than a turn
 	Replica            string                       // begins every owner token; empty: a new id. Where Store has a Replica, it must be the same
@@ -53,9 +57,16 @@ type PipelineConfig struct {
 	QueueWait          time.Duration                // for a slot; 0: busy at once
 	TurnTimeout        time.Duration                // of one run; 0: 10 minutes
 	MaxStoredReply     int64                        // bytes kept for replays; 0: only empty replies are
+	Routes             Routes                       // how stored messages are run; nil: no route is known
+	Outbox             Outbox                       // nil: nothing is delivered
+	Look               time.Duration                // in which a stored message whose owner died is found; 0: takeover_after's default
 	Metrics            *Metrics                     // nil: what is counted is shown nowhere
 	Log                *slog.Logger                 // nil: nothing is logged
 }
+
+// Routes returns the policy of a route by its name, with its Accept, and whether
+// there is such a route.
+type Routes func(route string) (message.Policy, bool)
 
 // withDefaults leaves QueueWait and MaxStoredReply alone: their zeros are
 // settings that the loader accepts.
@@ -64,6 +75,10 @@ func (c PipelineConfig) withDefaults() PipelineConfig {
 	c.Replica = cmp.Or(c.Replica, idempotency.NewReplicaID())
 	c.MaxConcurrentTurns = cmp.Or(c.MaxConcurrentTurns, usual.MaxConcurrentTurns)
 	c.TurnTimeout = cmp.Or(c.TurnTimeout, usual.TurnTimeout)
+	c.Look = cmp.Or(c.Look, idempotency.DefaultConfig().TakeoverAfter)
+	if c.Routes == nil {
+		c.Routes = func(string) (message.Policy, bool) { return message.Policy{}, false }
+	}
 	if c.Locks == nil {
 		c.Locks = turnlock.NewLocal(time.Now, turnlock.LongestWait(c.TurnTimeout))
 	}
@@ -98,11 +113,23 @@ func NewPipeline(cfg PipelineConfig) *Pipeline {
 		log:     cfg.Log.With("component", "pipeline"),
 	}
 	p.work, p.stopWork = context.WithCancelCause(context.Background())
+	if inbox, ok := cfg.Store.(idempotency.Inbox); ok {
+		p.taker = newTaker(p, inbox)
+	}
 	return p
 }
 
-// Run renews the claims of running turns until ctx ends.
-func (p *Pipeline) Run(ctx context.Context) error { return p.renewer.Run(ctx) }
+// Run renews the claims of running turns, and runs stored messages, until ctx
+// ends or, for the latter, the drain begins.
+func (p *Pipeline) Run(ctx context.Context) error {
+	if p.taker == nil {
+		return p.renewer.Run(ctx)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { p.taker.run(ctx) })
+	return p.renewer.Run(ctx)
+}
 
 // Process takes one delivery through the pipeline and returns what became of
 // it. An error is one of the sentinels of package message, or internal; after
@@ -115,6 +142,10 @@ func (p *Pipeline) Process(ctx context.Context, m message.Message, pol message.P
 	}
 	defer p.intake.leave()
 	work := workContext{Context: p.work, request: ctx}
+	if m.Key.IsZero() && pol.Accept != nil {
+		return p.acceptUnkeyed(work, m, pol)
+	}
+	pol.Runner = p.delivering(pol, kept{}, nil)
 	if m.Key.IsZero() {
 		lease, err := p.lock(work, m.Session)
 		if err != nil {
@@ -129,8 +160,12 @@ func (p *Pipeline) Process(ctx context.Context, m message.Message, pol message.P
 	res, err := p.claim(ctx, work, key, m, pol)
 	switch {
 	case err != nil:
+	case res.State == idempotency.Won && pol.Accept != nil:
+		receipt = p.accepted()
 	case res.State == idempotency.Won:
-		receipt, err = p.run(work, res.Claim, m, pol)
+		p.metrics.claims.WithLabelValues(claimNew).Inc()
+		turn := message.Turn{Message: m, Key: string(key), Attempt: 1}
+		receipt, err = p.run(work, res.Claim, turn, pol, res.Claim.Confirmed, func(ctx context.Context, c idempotency.Claim, _ error) { p.release(ctx, c) })
 	default:
 		receipt = p.duplicate(key, res, pol)
 	}
@@ -170,14 +205,15 @@ func (p *Pipeline) claim(ctx, work context.Context, key idempotency.Key, m messa
 // message from every replica for a whole lease.
 func (p *Pipeline) reserve(work context.Context, key idempotency.Key, m message.Message, pol message.Policy) (idempotency.Reservation, error) {
 	start := time.Now()
-	res, err := p.cfg.Store.Reserve(context.WithoutCancel(work), key, idempotency.Request{
+	req := idempotency.Request{
 		Token:       idempotency.NewToken(p.cfg.Replica),
 		Lease:       pol.Lease,
 		TTL:         pol.TTL,
 		Fingerprint: m.Fingerprint,
 
 		OnUnavailable: pol.OnUnavailable,
-	})
+	}
+	res, err := p.ask(context.WithoutCancel(work), key, req, m, pol)
 	since(p.metrics.reserveSeconds, start)
 	if err != nil {
 		p.metrics.claims.WithLabelValues(claimError).Inc()
@@ -186,11 +222,19 @@ func (p *Pipeline) reserve(work context.Context, key idempotency.Key, m message.
 	return res, nil
 }
 
+// ask claims the message, or stores it.
+func (p *Pipeline) ask(ctx context.Context, key idempotency.Key, req idempotency.Request, m message.Message, pol message.Policy) (idempotency.Reservation, error) {
+	if pol.Accept == nil {
+		return p.cfg.Store.Reserve(ctx, key, req)
+	}
+	return p.store(ctx, key, req, m, pol)
+}
+
 // duplicate answers a delivery that may not run. A stored outcome that cannot
 // be read, such as one that a later version wrote, leaves it a duplicate: only
 // the answer is missing.
 func (p *Pipeline) duplicate(key idempotency.Key, res idempotency.Reservation, pol message.Policy) message.Receipt {
-	receipt := message.Receipt{State: message.InFlight, RetryAfter: min(res.RetryAfter, maxRetryAfter), Mismatch: !res.FingerprintMatch}
+	receipt := message.Receipt{State: message.InFlight, RetryAfter: min(res.RetryAfter, maxRetryAfter), Mismatch: !res.FingerprintMatch, Stored: res.Stored}
 	label := claimInFlight
 	if res.State == idempotency.Recorded {
 		receipt.State, label = message.Processed, claimProcessed
@@ -210,39 +254,54 @@ func (p *Pipeline) duplicate(key idempotency.Key, res idempotency.Reservation, p
 }
 
 // run runs a message whose claim is held, and settles the claim before the
-// session's lock goes to the next turn.
-func (p *Pipeline) run(work context.Context, claim idempotency.Claim, m message.Message, pol message.Policy) (message.Receipt, error) {
-	p.metrics.claims.WithLabelValues(claimNew).Inc()
+// session's lock goes to the next turn: it is recorded, or given back by failed.
+// The message came at first.
+func (p *Pipeline) run(work context.Context, claim idempotency.Claim, t message.Turn, pol message.Policy, first time.Time,
+	failed func(ctx context.Context, c idempotency.Claim, err error),
+) (message.Receipt, error) {
 	ctx, cancel := context.WithCancelCause(work)
 	defer cancel(nil)
 	hold := p.renewer.Hold(claim, cancel)
 	defer hold.Stop() // on a panic or Goexit too, else the claim would be renewed for ever
 	var outcome message.Outcome
-	lease, err := p.lock(ctx, m.Session)
+	lease, err := p.lock(ctx, t.Message.Session)
 	if err == nil {
 		defer lease.Release()
-		outcome, err = p.turn(lease, message.Turn{Message: m, Key: string(claim.Key), Attempt: 1}, pol, hold)
+		outcome, err = p.turn(lease, t, pol, hold)
 	}
 	c := hold.Stop()
 	if err != nil {
-		p.release(ctx, c)
+		failed(ctx, c, err)
 	} else {
 		if pol.FromFirst {
-			// The run's time is taken off the window here. Confirmed moves
-			// along, or a store that counts from it would take it off again.
-			now := time.Now()
-			c.TTL, c.Confirmed = max(claim.RemainingTTL(now), idempotency.MinDuration), now
+			c = counted(c, first)
 		}
 		err = p.record(ctx, c, outcome)
 	}
 	if errors.Is(err, idempotency.ErrNotOwner) {
-		// Another owner has the message now: this run's result is dropped, and
-		// the sender's retry meets the other one's.
-		p.metrics.lost.Inc()
-		p.log.Warn("claim lost during the run: its result is refused, and its effect may be doubled", "route", pol.Route, "key", string(claim.Key))
+		// The sender's retry meets the other owner's result.
+		p.lost(c, pol)
 		return message.Receipt{State: message.InFlight, RetryAfter: maxRetryAfter}, nil
 	}
 	return message.Receipt{State: message.New, Outcome: outcome}, err
+}
+
+// counted returns a claim whose window counts from first, when the message
+// came. Confirmed moves along, or a store that counts from it would take the
+// run's time off again.
+func counted(c idempotency.Claim, first time.Time) idempotency.Claim {
+	now := time.Now()
+	since := c
+	since.Confirmed = first
+	c.TTL, c.Confirmed = max(since.RemainingTTL(now), idempotency.MinDuration), now
+	return c
+}
+
+// lost notes that another owner has the message now: this run's result is
+// dropped.
+func (p *Pipeline) lost(c idempotency.Claim, pol message.Policy) {
+	p.metrics.lost.Inc()
+	p.log.Warn("claim lost during the run: its result is refused, and its effect may be doubled", "route", pol.Route, "key", string(c.Key))
 }
 
 // record finishes a claim. A run that succeeded is never released: if no store

@@ -64,7 +64,7 @@ func (p *Pipeline) turn(lease *turnlock.Lease, t message.Turn, pol message.Polic
 		}
 		return lease.Confirm(ctx)
 	}
-	if err := p.admit(ctx); err != nil {
+	if err := p.admit(ctx, pol.Accept != nil); err != nil {
 		return message.Outcome{}, p.ended(ctx, err, time.Time{})
 	}
 	defer p.leaveSlot()
@@ -84,9 +84,10 @@ func (p *Pipeline) turn(lease *turnlock.Lease, t message.Turn, pol message.Polic
 	return outcome, nil
 }
 
-// admit takes a slot, or returns ErrBusy after QueueWait. It starts nothing
-// whose end has already come.
-func (p *Pipeline) admit(ctx context.Context) error {
+// admit takes a slot, or returns ErrBusy after QueueWait, which nobody waits for
+// with a message that is acknowledged. It starts nothing whose end has already
+// come.
+func (p *Pipeline) admit(ctx context.Context, acknowledged bool) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -102,6 +103,9 @@ func (p *Pipeline) admit(ctx context.Context) error {
 	defer p.metrics.waiting.Dec()
 	timer := time.NewTimer(p.cfg.QueueWait)
 	defer timer.Stop()
+	if acknowledged {
+		timer.Stop()
+	}
 	select {
 	case p.slots <- struct{}{}:
 		p.metrics.running.Inc()
@@ -116,6 +120,9 @@ func (p *Pipeline) admit(ctx context.Context) error {
 func (p *Pipeline) leaveSlot() {
 	<-p.slots
 	p.metrics.running.Dec()
+	if p.taker != nil {
+		p.taker.roomier()
+	}
 }
 
 // call is the runner's boundary: a panic becomes an error of this turn alone.

@@ -47,6 +47,7 @@ type OnDuplicate string
 const (
 	Conflict OnDuplicate = "conflict" // refuse at once; the sender retries
 	Wait     OnDuplicate = "wait"     // wait for the first delivery, then answer as it did
+	Ack      OnDuplicate = "ack"      // acknowledge: the message is stored, and will be run
 )
 
 // Policy is how a route wants its messages claimed and run.
@@ -60,6 +61,24 @@ type Policy struct {
 	WaitTimeout time.Duration // bound of Wait
 
 	OnUnavailable string // "open" or "closed": what happens while the claim store is away; empty: the gateway's default
+
+	Accept  *Accept  // store the message, acknowledge it and run it behind; nil: run it, then answer
+	Deliver *Deliver // where the reply goes; nil: nowhere but into the answer
+}
+
+// Accept is how a route wants the messages run that are acknowledged before.
+type Accept struct {
+	MaxAttempts int           // runs that may fail before the message is dead
+	OrderWait   time.Duration // for an earlier message of the session that waits for a retry
+	Keep        time.Duration // how long a message that nobody touches, such as a dead one, is kept
+	BuryUnknown bool          // a run whose owner died makes the message dead, instead of running it again
+}
+
+// Deliver says where a reply goes.
+type Deliver struct {
+	Channel     string // by its name in the configuration
+	Target      string // as the channel's platform names it
+	DropUnknown bool   // a reply that may have been sent is not sent again
 }
 
 // Turn is what a Runner is given: the message, and what a backend needs to
@@ -68,7 +87,7 @@ type Turn struct {
 	Message Message
 	Key     string // the encoded claim key; empty for a message without identity
 	Fence   uint64 // rises with every turn of the session; 0 without a session
-	Attempt int    // counts from 1
+	Attempt int    // counts from 1; more than one only for a message that was accepted
 
 	// Window is how long Key means this message, and no other one after it: the
 	// record window.
@@ -127,4 +146,6 @@ type Receipt struct {
 	Outcome    Outcome       // of a run, for None, New and Processed
 	RetryAfter time.Duration // for InFlight: when a retry makes sense
 	Mismatch   bool          // for InFlight and Processed: the claim was made for other content
+	Accepted   bool          // for None and New: the message is stored and runs later; there is no Outcome yet
+	Stored     bool          // for InFlight: the message is stored, and we see to it that it runs
 }

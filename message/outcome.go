@@ -9,7 +9,8 @@ import (
 const (
 	ActionAgent   = "agent"
 	ActionForward = "forward"
-	ActionWake    = "wake" // an agent's turn whose reply nobody is sent
+	ActionWake    = "wake"    // an agent's turn whose reply nobody is sent
+	ActionDeliver = "deliver" // the message itself is what is sent
 )
 
 // Outcome is what a finished run leaves behind. It is stored with the record
