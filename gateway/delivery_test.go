@@ -39,12 +39,17 @@ func (o *outbox) Send(ctx context.Context, _ string, r platform.Reply, ready fun
 
 func (o *outbox) Idempotent(string) bool { return o.idempotent }
 
-func (o *outbox) wantSent(t *testing.T, want ...string) {
-	t.Helper()
+// all returns what was sent so far.
+func (o *outbox) all() []platform.Reply {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return slices.Clone(o.sent)
+}
+
+func (o *outbox) wantSent(t *testing.T, want ...string) {
+	t.Helper()
 	var got []string
-	for _, r := range o.sent {
+	for _, r := range o.all() {
 		got = append(got, r.Target+": "+r.Text)
 	}
 	if !slices.Equal(got, want) {
@@ -89,8 +94,8 @@ func TestDelivery(t *testing.T) {
 		inFleet(t, delivering(accepting(&runner{})), func(t *testing.T, f *fleet) {
 			r := start(t, f, o)
 			o.wantSent(t, "42: text of m")
-			if key := string(idempotency.EncodeKey(msg("m").Key)); o.sent[0].Key != key {
-				t.Errorf("sent under %q, want %q", o.sent[0].Key, key)
+			if key := string(idempotency.EncodeKey(msg("m").Key)); o.all()[0].Key != key {
+				t.Errorf("sent under %q, want %q", o.all()[0].Key, key)
 			}
 			wantDelivered(t, r, true)
 		})
@@ -175,8 +180,8 @@ func TestDelivery(t *testing.T) {
 			p.Deliver.DropUnknown = tt.drop
 			inFleet(t, p, func(t *testing.T, f *fleet) {
 				r := start(t, f, o)
-				if len(o.sent) != tt.sends || a.runs.Load() != 1 {
-					t.Errorf("%d sends of %d runs, want %d of 1", len(o.sent), a.runs.Load(), tt.sends)
+				if sends := len(o.all()); sends != tt.sends || a.runs.Load() != 1 {
+					t.Errorf("%d sends of %d runs, want %d of 1", sends, a.runs.Load(), tt.sends)
 				}
 				if got := r.counter(t, "gateway_unknown_sends_total", tt.resolved); got != 1 {
 					t.Errorf("%v unknown sends counted as %s, want 1", got, tt.resolved)

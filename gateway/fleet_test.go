@@ -128,12 +128,24 @@ func (j *journal) note(t message.Turn) {
 	j.at = append(j.at, time.Now())
 }
 
-func (j *journal) want(t *testing.T, want ...string) {
-	t.Helper()
+// all returns the runs so far.
+func (j *journal) all() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !slices.Equal(j.runs, want) {
-		t.Errorf("runs = %v, want %v", j.runs, want)
+	return slices.Clone(j.runs)
+}
+
+// pause returns the time between run n, from 0, and the next one.
+func (j *journal) pause(n int) time.Duration {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.at[n+1].Sub(j.at[n])
+}
+
+func (j *journal) want(t *testing.T, want ...string) {
+	t.Helper()
+	if got := j.all(); !slices.Equal(got, want) {
+		t.Errorf("runs = %v, want %v", got, want)
 	}
 }
 
