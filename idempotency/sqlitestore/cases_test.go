@@ -129,7 +129,7 @@ func TestB80_pruning_empties_a_full_table_while_claims_pass(t *testing.T) {
 	// thirty times as much to the disk and show no more.
 	mustExec(t, db, `
 		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
-		INSERT INTO claims SELECT unhex(printf('%032x', i)), 'test::room:' || i, 1, 'r1.a', zeroblob(16), i, NULL, 0 FROM n`, expired)
+		INSERT INTO claims (id, key, state, token, fingerprint, deadline, outcome, uncarried) SELECT unhex(printf('%032x', i)), 'test::room:' || i, 1, 'r1.a', zeroblob(16), i, NULL, 0 FROM n`, expired)
 	live := mustReserve(t, s, "live", "r1.a", idempotency.Won).Claim
 
 	done := make(chan error, 1)

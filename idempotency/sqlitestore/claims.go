@@ -9,44 +9,52 @@ import (
 	"github.com/oncegate/oncegate/message"
 )
 
-// The states of a row, see schema1.sql.
+// The states of a row, see schema1.sql and schema3.sql.
 const (
 	inFlight = 0
 	recorded = 1
+	running  = 2
+	waiting  = 3
+	dead     = 4
+	copied   = 5
 )
 
 func (w *writer) reserve(o *op) error {
-	won, err := w.sql.reserve.exec(o.idArg, string(o.key), o.req.Token, o.printArg, w.after(o.req.Lease), w.shadow, w.nowArg)
-	if err != nil {
+	won, err := w.claim(o)
+	if err != nil || won {
 		return err
-	}
-	if won > 0 {
-		o.met = o.req.Won(o.key, idempotency.BackendSQLite, o.sent)
-		return nil
 	}
 	held, err := w.live(o)
-	if err == nil && held == nil {
-		err = errors.New("a claim was refused without a row that holds it")
-	}
 	if err != nil {
 		return err
 	}
-	if held.state == inFlight && w.ownerless(o.req, held.token) {
+	if held == nil { // now: it was a message whose time is over
+		if won, err = w.claim(o); err == nil && !won {
+			err = errors.New("a claim was refused without a row that holds it")
+		}
+		return err
+	}
+	if held.state == inFlight && w.ownerless(o.req.Owners, held.token) {
 		return w.takeOver(o)
 	}
-	o.met.FingerprintMatch = o.req.Matches(held.print)
-	if held.state == inFlight {
-		o.met.State, o.met.RetryAfter = idempotency.InFlight, held.left
-	} else {
-		o.met.State, o.met.Outcome = idempotency.Recorded, held.outcome
-	}
+	o.met = held.met(o.req)
 	return nil
+}
+
+// claim takes the key of o's request if it is free or its token's already.
+func (w *writer) claim(o *op) (won bool, err error) {
+	n, err := w.sql.reserve.exec(o.idArg, string(o.key), o.req.Token, o.printArg, w.after(o.req.Lease), w.shadow, w.nowArg)
+	if err != nil || n == 0 {
+		return false, err
+	}
+	o.met = o.req.Won(o.key, idempotency.BackendSQLite, o.sent)
+	return true, nil
 }
 
 // ownerless reports whether nobody runs what token claims, so that it need not
 // wait for its lease.
-func (w *writer) ownerless(req idempotency.Request, token string) bool {
-	return req.Abandoned(token) || req.MayTakeOver() && w.dead(idempotency.ReplicaOf(token))
+func (w *writer) ownerless(owners idempotency.Owners, token string) bool {
+	return owners != nil && (owners.Abandoned(token) || owners.MayTakeOver() && w.dead(idempotency.ReplicaOf(token)))
 }
 
 // takeOver gives the claim that o has just met to its request.
@@ -59,10 +67,19 @@ func (w *writer) takeOver(o *op) error {
 
 func (w *writer) renew(o *op) error {
 	renewed, err := w.sql.renew.exec(w.after(o.claim.Lease), o.idArg, o.claim.Token, w.nowArg)
-	if err == nil && renewed == 0 {
-		o.answer = idempotency.ErrNotOwner
+	if err != nil || renewed > 0 {
+		return err
 	}
-	return err
+	m, err := w.standing(o)
+	if err != nil {
+		return err
+	}
+	if m == nil || m.state != running || m.token != o.claim.Token {
+		o.answer = idempotency.ErrNotOwner
+		return nil
+	}
+	m.until = w.after(o.claim.Lease)
+	return w.touch(m)
 }
 
 func (w *writer) record(o *op) error {
@@ -74,18 +91,27 @@ func (w *writer) record(o *op) error {
 	if err != nil {
 		return err
 	}
-	if held != nil {
-		if held.token != o.claim.Token {
-			o.answer = idempotency.ErrNotOwner
-		} // else it is recorded already
+	switch left := o.claim.RemainingTTL(w.now); {
+	case held != nil && held.token == o.claim.Token && held.state == recorded:
 		return nil
-	}
-	left := o.claim.RemainingTTL(w.now)
-	if left <= 0 {
+	case held != nil && held.token == o.claim.Token && held.state == running:
+		o.print = held.print
+		return w.finish(o, held, o.claim.TTL)
+	case held != nil, left <= 0:
 		o.answer = idempotency.ErrNotOwner
 		return nil
+	default:
+		return w.finish(o, nil, left)
 	}
-	_, err = w.sql.insert.exec(o.idArg, string(o.key), o.claim.Token, o.printArg, w.after(left), o.outcome, w.shadow)
+}
+
+// finish writes the record of o's claim over what held its key, and forgets the
+// message.
+func (w *writer) finish(o *op, held *held, ttl time.Duration) error {
+	_, err := w.sql.insert.exec(o.idArg, string(o.key), o.claim.Token, o.printArg, w.after(ttl), o.outcome, w.shadow)
+	if err == nil && held != nil && held.number != 0 {
+		err = w.vacate(held.number)
+	}
 	return err
 }
 
@@ -94,15 +120,31 @@ func (w *writer) release(o *op) error {
 	if err != nil || removed > 0 {
 		return err
 	}
-	held, err := w.live(o)
-	if held != nil {
+	switch held, err := w.live(o); {
+	case err != nil, held == nil:
+		return err
+	case held.state == running && held.token == o.claim.Token:
+		return w.forget(o.idArg, held.number)
+	default:
 		o.answer = idempotency.ErrNotOwner
+		return nil
 	}
-	return err
 }
 
-func (w *writer) prune(o *op) (err error) {
-	o.n, err = w.sql.prune.exec(w.nowArg, int64(o.limit))
+func (w *writer) prune(o *op) error {
+	var row [1]driver.Value
+	var numbers []int64
+	o.n = 0
+	err := w.sql.prune.each(row[:], func() bool {
+		o.n++
+		if number, stored := row[0].(int64); stored {
+			numbers = append(numbers, number)
+		}
+		return true
+	}, w.nowArg, int64(o.limit))
+	for _, number := range numbers {
+		err = errors.Join(err, w.vacate(number))
+	}
 	return err
 }
 
@@ -121,14 +163,16 @@ type held struct {
 	state   int64
 	token   string
 	print   message.Fingerprint
-	left    time.Duration
+	left    time.Duration // of the lease, of the time until the message may be taken, or of the record window
 	outcome []byte
+	number  int64 // of the message; 0: none
 }
 
-// live returns the row of o's key, or nil if there is none or its time is over.
+// live returns the row of o's key, or nil if there is none. One whose time is
+// over is none: if it has a message, both are gone now.
 func (w *writer) live(o *op) (*held, error) {
-	var row [5]driver.Value
-	found, err := w.sql.look.row(row[:], o.idArg, w.nowArg)
+	var row [7]driver.Value
+	found, err := w.sql.look.row(row[:], o.idArg)
 	if err != nil || !found {
 		return nil, err
 	}
@@ -137,8 +181,31 @@ func (w *writer) live(o *op) (*held, error) {
 	h.token, _ = row[1].(string)
 	print, _ := row[2].([]byte)
 	copy(h.print[:], print)
-	deadline, _ := row[3].(int64)
-	h.left = time.Duration(deadline-w.now.UnixMilli()) * time.Millisecond
+	ends, _ := row[3].(int64)
 	h.outcome, _ = row[4].([]byte)
+	h.number, _ = row[5].(int64)
+	switch {
+	case ends <= w.now.UnixMilli() && h.number != 0:
+		return nil, w.forget(o.idArg, h.number)
+	case ends <= w.now.UnixMilli():
+		return nil, nil
+	case h.number != 0:
+		ends, _ = row[6].(int64)
+	}
+	h.left = time.Duration(ends-w.now.UnixMilli()) * time.Millisecond
 	return h, nil
+}
+
+// met is what a delivery meets that has not won the row.
+func (h *held) met(req idempotency.Request) idempotency.Reservation {
+	met := idempotency.Reservation{State: idempotency.InFlight, FingerprintMatch: req.Matches(h.print)}
+	switch h.state {
+	case recorded, dead:
+		met.State, met.Outcome = idempotency.Recorded, h.outcome
+	case inFlight:
+		met.RetryAfter = h.left
+	default:
+		met.Stored, met.RetryAfter = true, max(h.left, time.Millisecond)
+	}
+	return met
 }

@@ -130,7 +130,7 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ name, path, want string }{
-		{"a file of a newer gateway is refused with both versions", newer, "schema has version 7, this program knows version 2"},
+		{"a file of a newer gateway is refused with both versions", newer, "schema has version 7, this program knows version 3"},
 		{"a file that is no database is refused", garbage, "is not a SQLite database; move it away"},
 		{"a directory is refused", t.TempDir(), "not a regular file but a directory"},
 	} {

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/idempotency"
@@ -14,9 +16,10 @@ import (
 
 // Reader looks at the claims of a file. It is safe for concurrent use.
 type Reader struct {
-	db   *sql.DB
-	path string
-	now  func() time.Time
+	db      *sql.DB
+	path    string
+	now     func() time.Time
+	columns string // of an entry, from the tables that the file has
 }
 
 var (
@@ -37,7 +40,15 @@ func OpenReadOnly(ctx context.Context, path string, now func() time.Time) (*Read
 	if err := schemas.Check(ctx, db, path); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return &Reader{db: db, path: path, now: now}, nil
+	r := &Reader{db: db, path: path, now: now, columns: claimColumns}
+	var messages bool
+	if err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name = 'messages'`).Scan(&messages); err != nil {
+		return nil, errors.Join(sqlitedb.Explain(path, err), db.Close())
+	}
+	if messages { // none in the file of an older gateway
+		r.columns = storedColumns("")
+	}
+	return r, nil
 }
 
 // Close closes the file.
@@ -54,15 +65,31 @@ func (s *Store) List(ctx context.Context, req idempotency.ListRequest) (idempote
 }
 
 // reader goes past the writer: looking waits for no commit.
-func (s *Store) reader() *Reader { return &Reader{db: s.db.Readers, path: s.db.Path, now: s.now} }
+func (s *Store) reader() *Reader {
+	return &Reader{db: s.db.Readers, path: s.db.Path, now: s.now, columns: storedColumns("")}
+}
 
-const columns = `SELECT id, key, state, token, fingerprint, deadline, outcome FROM claims `
+const (
+	// claimColumns are those of a claim that has no message.
+	claimColumns = `
+		SELECT c.id, c.key, c.state, c.token, c.fingerprint, c.deadline, c.outcome,
+			0, NULL, 0, 0, 0, 0, 0, '', '', NULL, NULL, 0 FROM claims c `
+)
+
+// storedColumns are those of any claim, found by an index.
+func storedColumns(indexed string) string {
+	return `
+		SELECT c.id, c.key, c.state, c.token, c.fingerprint, c.deadline, c.outcome,
+			coalesce(c.number, 0) AS number, c.until, coalesce(c.attempts, 0), coalesce(m.order_wait, 0), coalesce(m.keep, 0), coalesce(m.lease, 0), coalesce(m.ttl, 0),
+			coalesce(m.session, ''), coalesce(m.cause, ''), m.body, m.reply, m.reply IS NOT NULL
+		FROM claims c ` + indexed + ` LEFT JOIN messages m ON m.number = c.number `
+}
 
 // Get implements idempotency.Lister.
 func (r *Reader) Get(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	id := rowID(key)
 	now := r.now().UnixMilli()
-	entries, err := r.query(ctx, now, columns+`WHERE id = ? AND deadline > ?`, id[:], now)
+	entries, err := r.query(ctx, now, r.columns+`WHERE c.id = ? AND c.deadline > ?`, id[:], now)
 	if err == nil && len(entries) == 0 {
 		err = idempotency.ErrNotFound
 	}
@@ -72,13 +99,21 @@ func (r *Reader) Get(ctx context.Context, key idempotency.Key) (idempotency.Entr
 	return entries[0].Entry, nil
 }
 
+// listed are the states of a row, and as what they are listed.
+var listed = [...]idempotency.State{
+	inFlight: idempotency.InFlight, recorded: idempotency.Recorded,
+	running: idempotency.InFlight, waiting: idempotency.Waiting, dead: idempotency.Dead, copied: idempotency.Waiting,
+}
+
 // List implements idempotency.Lister: in the order of the keys' digests.
 func (r *Reader) List(ctx context.Context, req idempotency.ListRequest) (idempotency.Page, error) {
-	state := sql.NullInt64{Int64: inFlight, Valid: req.State != 0}
-	if req.State == idempotency.Recorded {
-		state.Int64 = recorded
+	var states []string
+	for row, state := range listed {
+		if req.State == 0 || req.State == state {
+			states = append(states, strconv.Itoa(row))
+		}
 	}
-	return r.page(ctx, req, columns+`WHERE state = coalesce(?, state)`, state)
+	return r.page(ctx, req, r.columns+`WHERE c.state IN (`+strings.Join(states, ", ")+`)`)
 }
 
 // page reads the part of a list that req asks for; query and args say which
@@ -89,26 +124,31 @@ func (r *Reader) page(ctx context.Context, req idempotency.ListRequest, query st
 		return idempotency.Page{}, fmt.Errorf("list messages: %q is not the end of a page", req.After)
 	}
 	now := r.now().UnixMilli()
-	// One more than asked for tells whether others follow.
-	rows, err := r.query(ctx, now, query+` AND id > ? AND deadline > ? ORDER BY id LIMIT ?`, append(args, after, now, req.Limit+1)...)
+	rows, err := r.query(ctx, now, query+` AND c.id > ? AND c.deadline > ? ORDER BY c.id LIMIT ?`, append(args, after, now, req.Limit+1)...)
 	if err != nil {
 		return idempotency.Page{}, fmt.Errorf("list messages: %w", err)
 	}
-	var page idempotency.Page
-	if len(rows) > req.Limit {
-		rows = rows[:req.Limit]
-		page.Next = hex.EncodeToString(rows[req.Limit-1].id)
+	return pageOf(rows, req.Limit, func(last entryRow) string { return hex.EncodeToString(last.id) }), nil
+}
+
+// pageOf makes a page of at most limit rows. One more than that tells that
+// others follow, behind the end that the page has.
+func pageOf(rows []entryRow, limit int, end func(last entryRow) string) (page idempotency.Page) {
+	if len(rows) > limit {
+		rows = rows[:limit]
+		page.Next = end(rows[limit-1])
 	}
 	for _, row := range rows {
 		page.Entries = append(page.Entries, row.Entry)
 	}
-	return page, nil
+	return page
 }
 
-// entryRow is an entry and where it stands in the order of a list.
+// entryRow is an entry and where it stands in the orders of lists.
 type entryRow struct {
 	idempotency.Entry
-	id []byte
+	id     []byte
+	number int64 // of the message; 0: none
 }
 
 // query reads the entries as they are at now, in Unix milliseconds.
@@ -119,19 +159,41 @@ func (r *Reader) query(ctx context.Context, now int64, query string, args ...any
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
-		var e entryRow
-		var state, deadline int64
-		var print []byte
-		if err := rows.Scan(&e.id, &e.Key, &state, &e.Token, &print, &deadline, &e.Outcome); err != nil {
+		e, err := scan(rows, now)
+		if err != nil {
 			return nil, sqlitedb.Explain(r.path, err)
 		}
-		e.State = idempotency.InFlight
-		if state == recorded {
-			e.State = idempotency.Recorded
-		}
-		copy(e.Fingerprint[:], print)
-		e.Left = time.Duration(deadline-now) * time.Millisecond
 		entries = append(entries, e)
 	}
 	return entries, sqlitedb.Explain(r.path, rows.Err())
+}
+
+func scan(rows *sql.Rows, now int64) (e entryRow, err error) {
+	var m standing
+	var s said
+	var print []byte
+	var until sql.NullInt64
+	var replied bool
+	err = rows.Scan(&e.id, &e.Key, &m.state, &e.Token, &print, &m.deadline, &e.Outcome,
+		&e.number, &until, &m.attempts, &m.orderWait, &m.keep, &m.lease, &m.ttl, &m.session, &s.cause, &s.body, &s.reply, &replied)
+	if err != nil {
+		return e, err
+	}
+	if int(m.state) >= len(listed) {
+		return e, fmt.Errorf("message %q has the state %d, which this program does not know", e.Key, m.state)
+	}
+	e.State = listed[m.state]
+	copy(e.Fingerprint[:], print)
+	e.Left = milliseconds(m.deadline - now)
+	if e.number == 0 {
+		return e, nil
+	}
+	if replied && s.reply == nil {
+		s.reply = []byte{} // which the driver reads as nil
+	}
+	e.Stored, e.Lease, e.TTL = m.stored(s), milliseconds(m.lease), milliseconds(m.ttl)
+	if m.state != dead {
+		e.Left = max(milliseconds(until.Int64-now), 0)
+	}
+	return e, nil
 }

@@ -89,13 +89,17 @@ func wantSame(t *testing.T, before, after map[string][]byte) {
 // writeOnDemand is set for a second process that has a store open, see writer.
 const writeOnDemand = "ONCEGATE_TEST_WRITE_ON_DEMAND"
 
-// write claims a message for each line of the standard input, and answers with
-// the line.
+// write claims a message for each line of the standard input, or takes one for
+// the line "take", and answers with the line.
 func write(path string) int {
 	// No upkeep: the file changes when it is told to.
 	s, err := sqlitestore.Open(context.Background(), sqlitestore.Config{Path: path, Replica: "other", Now: time.Now, Log: slog.New(slog.DiscardHandler), NoUpkeep: true})
 	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); fmt.Println(lines.Text()) {
-		_, err = s.Reserve(context.Background(), idempotencytest.Key(lines.Text()), request("other."+lines.Text()))
+		if lines.Text() == "take" {
+			_, err = s.Take(context.Background(), idempotency.TakeRequest{Tokens: []string{"other.taker"}, Look: time.Millisecond})
+		} else {
+			_, err = s.Reserve(context.Background(), idempotencytest.Key(lines.Text()), request("other."+lines.Text()))
+		}
 	}
 	if err == nil {
 		err = s.Close()

@@ -12,4 +12,7 @@ var schema1 string
 //go:embed schema2.sql
 var schema2 string
 
-var schemas = sqlitedb.Schemas{schema1, schema2}
+//go:embed schema3.sql
+var schema3 string
+
+var schemas = sqlitedb.Schemas{schema1, schema2, schema3}

@@ -35,8 +35,7 @@ func (w *writer) settle(o *op) error {
 	if held != nil && held.state == recorded {
 		return nil
 	}
-	_, err = w.sql.insert.exec(o.idArg, string(o.key), o.claim.Token, o.printArg, w.after(o.claim.TTL), o.outcome, w.shadow)
-	return err
+	return w.finish(o, held, o.claim.TTL)
 }
 
 // Carried implements idempotency.Shadow.
@@ -55,7 +54,7 @@ func (s *Store) Uncarried(ctx context.Context, all bool, req idempotency.ListReq
 	if all {
 		return s.List(ctx, req)
 	}
-	return s.reader().page(ctx, req, columns+`INDEXED BY claims_uncarried WHERE uncarried = 1 AND state = ?`, recorded)
+	return s.reader().page(ctx, req, claimColumns+`INDEXED BY claims_uncarried WHERE uncarried = 1 AND state = ?`, recorded)
 }
 
 // Backlog implements idempotency.Shadow.

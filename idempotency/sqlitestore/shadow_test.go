@@ -3,6 +3,7 @@ package sqlitestore_test
 import (
 	"crypto/sha256"
 	"database/sql"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -135,17 +136,28 @@ func TestAShadowDropsTheUnfinishedClaimsOfDeadProcesses(t *testing.T) {
 
 func TestMigration(t *testing.T) {
 	t.Parallel()
-	old, err := os.ReadFile(filepath.Join("testdata", "version1.sql"))
+	for version, name := range map[int]string{1: "version1.sql", 2: "version2.sql"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testMigration(t, version, filepath.Join("testdata", name))
+		})
+	}
+}
+
+func testMigration(t *testing.T, version int, tables string) {
+	old, err := os.ReadFile(tables)
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "gateway.db")
 	db := mustOpenSQL(t, path)
 	mustExec(t, db, "PRAGMA journal_mode = WAL")
-	mustExec(t, db, string(old)+"PRAGMA user_version = 1;")
+	mustExec(t, db, fmt.Sprintf("%s; PRAGMA user_version = %d", old, version))
 	claim := idempotency.Claim{Key: idempotencytest.Key("m"), Token: "r1.a", Lease: time.Hour, TTL: time.Hour, Confirmed: time.Now()}
 	id := sha256.Sum256([]byte(claim.Key))
-	mustExec(t, db, `INSERT INTO claims VALUES (?, ?, 0, 'r1.a', zeroblob(16), ?, NULL)`, id[:16], string(claim.Key), time.Now().Add(time.Hour).UnixMilli())
+	mustExec(t, db, `
+		INSERT INTO claims (id, key, state, token, fingerprint, deadline) VALUES (?, ?, 0, 'r1.a', zeroblob(16), ?)`,
+		id[:16], string(claim.Key), time.Now().Add(time.Hour).UnixMilli())
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +165,7 @@ func TestMigration(t *testing.T) {
 	// Commands look at it as it is.
 	before := files(t, filepath.Dir(path))
 	if err := look(t, path); err != nil {
-		t.Errorf("looking at a file of version 1: %v", err)
+		t.Errorf("looking at a file of version %d: %v", version, err)
 	}
 	wantSame(t, before, files(t, filepath.Dir(path)))
 
@@ -165,8 +177,8 @@ func TestMigration(t *testing.T) {
 		t.Error(err)
 	}
 	migrated, made := mustOpenSQL(t, path), mustOpenSQL(t, mustOpenPath(t))
-	if n := mustCount(t, migrated, "SELECT uncarried FROM claims"); n != 0 {
-		t.Errorf("a claim of version 1 has uncarried = %d, want 0", n)
+	if n := mustCount(t, migrated, "SELECT count(*) FROM claims WHERE uncarried = 0 AND number IS NULL"); n != 1 {
+		t.Errorf("%d claims of version %d are neither uncarried nor have a message, want the one", n, version)
 	}
 	for _, query := range []string{
 		"SELECT group_concat(name || type || \"notnull\") FROM pragma_table_info('claims')",
@@ -179,6 +191,10 @@ func TestMigration(t *testing.T) {
 	}
 	mustRecord(t, s, claim, "answer")
 	wantBacklog(t, s, 1)
+	mustAccept(t, s, "n", "s")
+	if got := mustTake(t, s, "r2.c", nil); len(got) != 1 {
+		t.Errorf("taken %+v, want the message", got)
+	}
 }
 
 // mustOpenPath returns the path of a file with the newest tables.

@@ -151,6 +151,7 @@ func (s *Store) Release(ctx context.Context, c idempotency.Claim) error {
 	return s.change(ctx, "release", (*writer).release, c, nil)
 }
 
+// change has the writer do something to a claim.
 func (s *Store) change(ctx context.Context, verb string, run operation, c idempotency.Claim, outcome []byte) error {
 	o := s.op(run, c.Key, c.Fingerprint)
 	defer s.free(o)

@@ -151,20 +151,34 @@ func TestStore(t *testing.T) {
 	idempotencytest.Run(t, backend(false))
 	idempotencytest.RunLister(t, backend(false))
 	idempotencytest.RunSettler(t, backend(false))
+	idempotencytest.RunInbox(t, backend(false))
 }
 
 func TestStoreAsShadow(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, backend(true))
 	idempotencytest.RunShadow(t, backend(true))
+	idempotencytest.RunInbox(t, backend(true))
+}
+
+func TestInboxWithoutSharedMemory(t *testing.T) {
+	t.Parallel()
+	idempotencytest.RunInbox(t, backendWith(func(cfg *sqlitestore.Config) {
+		cfg.FileSystem = func(string) (string, error) { return "nfs", nil }
+	}))
 }
 
 // backend makes stores for the suites.
 func backend(shadow bool) func(t *testing.T) idempotencytest.Backend {
+	return backendWith(func(cfg *sqlitestore.Config) { cfg.Shadow = shadow })
+}
+
+func backendWith(change func(cfg *sqlitestore.Config)) func(t *testing.T) idempotencytest.Backend {
 	return func(t *testing.T) idempotencytest.Backend {
 		c := idempotencytest.NewClock()
 		cfg := config(t, tempPath(t))
-		cfg.Now, cfg.Shadow = c.Now, shadow // without an id, since the suite makes up replicas
+		cfg.Now = c.Now // without an id, since the suite makes up replicas
+		change(&cfg)
 		s := mustOpen(t, cfg)
 		return idempotencytest.Backend{Store: s, Advance: c.Advance, Reopen: func() idempotency.Store {
 			if err := s.Close(); err != nil {

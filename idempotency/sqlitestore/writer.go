@@ -24,6 +24,7 @@ type writer struct {
 	dead   func(replica string) bool // whose claims need not wait for their lease
 	now    time.Time                 // of the batch, taken when its transaction has the lock
 	nowArg driver.Value              // now in Unix milliseconds
+	last   int64                     // the highest number of a message, once the batch has asked; else 0
 }
 
 // write prepares the statements, says on ready how that went, and runs the
@@ -129,7 +130,7 @@ func (w *writer) transact(batch []*op, now func() time.Time) error {
 		return err
 	}
 	w.now = now()
-	w.nowArg = w.now.UnixMilli()
+	w.nowArg, w.last = w.now.UnixMilli(), 0
 	for _, o := range batch {
 		if err := o.run(w, o); err != nil {
 			return err
