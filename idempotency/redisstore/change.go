@@ -13,6 +13,8 @@ const (
 
 	settled, slipped, foreign = 0, 1, -1
 
+	stored = 2 // of all these: the key has a stored message, which has scripts of its own
+
 	reclaimed, moved = -1, 0 // above: what is left of the lease in ms
 )
 

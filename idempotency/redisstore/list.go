@@ -101,7 +101,8 @@ func (s *Store) isOwn(key string) bool {
 // looked is what a key holds, or why that is no message.
 type looked struct {
 	idempotency.Entry
-	err error
+	stored bool // its message is to be read, too
+	err    error
 }
 
 // look reads keys in one round trip. Its own error says nothing about any.
@@ -126,7 +127,41 @@ func (s *Store) look(ctx context.Context, keys []string) ([]looked, error) {
 			return nil, err
 		}
 	}
-	return all, nil
+	return all, s.lookStored(ctx, all)
+}
+
+// lookStored completes the entries of stored messages.
+func (s *Store) lookStored(ctx context.Context, all []looked) error {
+	clock := redis.NewTimeCmd(ctx, "time")
+	cmds, messages := []redis.Cmder{clock}, make(map[int]*redis.MapStringStringCmd)
+	for i, l := range all {
+		if l.err == nil && l.stored {
+			messages[i] = redis.NewMapStringStringCmd(ctx, "hgetall", s.messageKey(l.Key))
+			cmds = append(cmds, messages[i])
+		}
+	}
+	if len(messages) == 0 {
+		return nil
+	}
+	if err := s.pipeline(ctx, cmds...); err != nil {
+		return err
+	}
+	for i, cmd := range messages {
+		all[i].complete(cmd.Val(), clock.Val())
+	}
+	return nil
+}
+
+func (l *looked) complete(f fields, now time.Time) {
+	if len(f) == 0 { // it has ended, or is recorded, since its claim was read
+		l.err = idempotency.ErrNotFound
+		return
+	}
+	t := f.terms()
+	l.Stored, l.Lease, l.TTL = f.stored(), t.lease, t.ttl
+	if l.State != idempotency.Dead {
+		l.Left = max(f.left(l.State, now), 0)
+	}
 }
 
 func (l *looked) fill(get *redis.StringCmd, pttl *redis.DurationCmd) error {
@@ -150,6 +185,7 @@ func (l *looked) fill(get *redis.StringCmd, pttl *redis.DurationCmd) error {
 	if err != nil {
 		return err
 	}
+	l.stored = v.stored
 	l.State, l.Token, l.Fingerprint, l.Outcome = v.state, v.token, v.fingerprint, v.outcome
 	return nil
 }

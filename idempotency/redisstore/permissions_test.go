@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/idempotency"
+	"github.com/oncegate/oncegate/idempotency/idempotencytest"
 	"github.com/oncegate/oncegate/internal/redistest"
 )
 
@@ -59,11 +61,13 @@ func TestB59_ScriptsThatAreRefusedAreReported(t *testing.T) {
 				ran[cmd.Args()[1]] = true
 			}
 		}))
-		if err := newStore(t, c).CheckScripts(t.Context()); err != nil {
+		s := newStore(t, c)
+		if err := errors.Join(s.CheckScripts(t.Context()), s.CheckInbox(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		files, err := filepath.Glob("*.lua")
-		if err != nil || len(files) == 0 || len(ran) != len(files) {
+		parts := []string{"index.lua", "message.lua", "held.lua", "owner.lua"} // stand before others
+		if err != nil || len(files) == 0 || len(ran) != len(files)-len(parts) {
 			t.Errorf("the check ran %d scripts of %q, %v", len(ran), files, err)
 		}
 	})
@@ -86,6 +90,36 @@ func TestB59_ScriptsThatAreRefusedAreReported(t *testing.T) {
 			t.Errorf("Renew of a list = %v, Scripting = %v; want an error that is no answer, and scripts", err, s.Scripting())
 		}
 	})
+}
+
+func TestTheLeastPermissionsSufficeForStoredMessages(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--user", "gw", "on", ">pw", "~test:*", "+set", "+get", "+pttl", "+getrange", "+pexpire", "+del",
+		"+exists", "+evalsha", "+eval", "+time", "+hget", "+hset", "+hincrby", "+hmget", "+hgetall", "+zadd", "+zscore", "+zrange", "+zrem", "+zcount",
+		"+sadd", "+srandmember", "+mget")
+	s := newStore(t, userClient(t, server))
+	ctx := t.Context()
+	if err := errors.Join(s.CheckScripts(ctx), s.CheckInbox(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	mustBeat(t, s, "r1")
+	mustAccept(t, s, "m", "s")
+	late := oneMessage("s", "n")
+	late.OrderWait = 0
+	mustAcceptAs(t, s, "n", late)
+	if err := s.Retry(ctx, mustTakeOne(t, s, "r2", "m").Claim, idempotency.Retry{After: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	got := mustTake(t, s, "r2", 3, idempotencytest.Owners{TakeOver: true})
+	if len(got.Taken) != 1 || len(got.Buried) != 1 {
+		t.Fatalf("taken %+v, want the second message in place of the first", got)
+	}
+	if err := errors.Join(s.Replay(ctx, key("m"), "w"), s.Drop(ctx, key("n"), idempotencytest.Owners{TakeOver: true})); err != nil {
+		t.Error(err)
+	}
+	if e, err := s.Get(ctx, key("m")); err != nil || e.Stored == nil {
+		t.Errorf("Get = %+v, %v", e, err)
+	}
 }
 
 // The permissions that the documentation names: with scripts, and without.

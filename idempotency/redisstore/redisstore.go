@@ -5,6 +5,9 @@
 // replica that lacks some, or an eviction, forgets claims and records, and
 // nothing here notices.
 //
+// Its stored messages need scripts; the claims alone do without where the server
+// refuses them.
+//
 // Commands of concurrent callers share round trips; see trips.
 package redisstore
 
@@ -35,6 +38,7 @@ type Store struct {
 	scripts scripts
 	root    string // begins every key
 	prefix  string // begins a claim's
+	index   string // the key of the index of stored messages
 	replica bool   // see Config
 	now     func() time.Time
 	sets    sync.Pool // of *setCommand
@@ -61,6 +65,7 @@ func New(client redis.UniversalClient, c Config) *Store {
 		scripts: newScripts(),
 		root:    c.Prefix,
 		prefix:  c.Prefix + "hookidem:",
+		index:   c.Prefix + "hookmsg",
 		replica: c.Replica,
 		now:     now,
 		sets:    sync.Pool{New: newSetCommand},
@@ -96,8 +101,12 @@ func (s *Store) reserve(ctx context.Context, key idempotency.Key, req idempotenc
 		if err != nil {
 			return idempotency.Reservation{}, err
 		}
-		if held.state == idempotency.Recorded {
-			return idempotency.Reservation{State: idempotency.Recorded, Outcome: held.outcome, FingerprintMatch: req.Matches(held.fingerprint)}, nil
+		if held.stored || held.state == idempotency.Recorded {
+			left := time.Duration(0)
+			if held.state != idempotency.Recorded && held.state != idempotency.Dead {
+				left = s.storedLeft(ctx, key, held.state, req.Lease)
+			}
+			return held.met(req, left), nil
 		}
 		if held.token == req.Token {
 			// An answer was lost, here or in the client, and the claim is ours.
@@ -120,7 +129,7 @@ func (s *Store) reserve(ctx context.Context, key idempotency.Key, req idempotenc
 			left = s.leaseLeft(ctx, s.key(key), req.Lease)
 		}
 		if left > 0 {
-			return idempotency.Reservation{State: idempotency.InFlight, RetryAfter: left, FingerprintMatch: req.Matches(held.fingerprint)}, nil
+			return held.met(req, left), nil
 		}
 	}
 }

@@ -24,6 +24,7 @@ func TestStoreOnMiniredis(t *testing.T) {
 	newBackend := func(t *testing.T) idempotencytest.Backend { return fakeBackend(t, miniredis.RunT(t)) }
 	idempotencytest.Run(t, newBackend)
 	idempotencytest.RunLister(t, newBackend)
+	idempotencytest.RunInbox(t, newBackend)
 	idempotencytest.RunSettler(t, newBackend)
 }
 
@@ -34,6 +35,7 @@ func TestStoreOnRedis(t *testing.T) {
 	}
 	idempotencytest.Run(t, newBackend)
 	idempotencytest.RunLister(t, newBackend)
+	idempotencytest.RunInbox(t, newBackend)
 	idempotencytest.RunSettler(t, newBackend)
 }
 
@@ -96,11 +98,13 @@ func refuseNXWithGET(m *miniredis.Miniredis) {
 func fakeBackend(t *testing.T, m *miniredis.Miniredis) idempotencytest.Backend {
 	t.Helper()
 	c := idempotencytest.NewClock()
+	m.SetTime(c.Now())
 	b := backendAt(t, newClient(t, m.Addr()), c.Now)
 	b.OnePage = true
 	b.Advance = func(d time.Duration) {
 		m.FastForward(d)
 		c.Advance(d)
+		m.SetTime(c.Now())
 	}
 	return b
 }

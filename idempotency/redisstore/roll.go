@@ -30,6 +30,10 @@ type heartbeat struct {
 	ttl       time.Duration
 }
 
+// fresh is what the heartbeat has left to live as long as it proves the server to
+// have been awake.
+func (h heartbeat) fresh() time.Duration { return h.ttl - h.ttl/4 }
+
 // beaten is the text of a heartbeat. No two of one Store are alike, however
 // often a replica says the same: one that is still on its way to the server
 // must not be taken for the one that was acknowledged.

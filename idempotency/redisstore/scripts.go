@@ -2,19 +2,15 @@ package redisstore
 
 import (
 	"context"
-	"crypto/rand"
 	_ "embed" // for the scripts
 	"errors"
-	"fmt"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/oncegate/oncegate/idempotency"
-	"github.com/oncegate/oncegate/internal/redact"
-	"github.com/oncegate/oncegate/message"
 )
+
+//go:embed owner.lua
+var ownerSource string
 
 //go:embed reclaim.lua
 var reclaimSource string
@@ -32,12 +28,16 @@ var renewSource string
 var settleSource string
 
 // scripts are the owner-checked changes. Each answers with a number, see change.
-type scripts struct{ reclaim, record, release, renew, settle script }
+type scripts struct {
+	reclaim, record, release, renew, settle script
+	inbox                                   inboxScripts
+}
 
 func newScripts() scripts {
 	return scripts{
-		reclaim: newScript(reclaimSource), record: newScript(recordSource), release: newScript(releaseSource),
+		reclaim: newScript(ownerSource + reclaimSource), record: newScript(recordSource), release: newScript(releaseSource),
 		renew: newScript(renewSource), settle: newScript(settleSource),
+		inbox: newInboxScripts(),
 	}
 }
 
@@ -47,28 +47,36 @@ func newScript(source string) script {
 	return script{source: source, hash: redis.NewScript(source).Hash()}
 }
 
-// eval runs the script of c. A server forgets its scripts when it restarts,
-// fails over or is told to; then the source is sent, once.
+// eval runs the script of c.
 func (s *Store) eval(ctx context.Context, c change) (int64, error) {
-	answer, err := s.evalBy(ctx, "evalsha", c.script.hash, c)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return s.evalBy(ctx, "eval", c.script.source, c)
-	}
-	return answer, err
-}
-
-func (s *Store) evalBy(ctx context.Context, command, text string, c change) (int64, error) {
-	args := make([]any, 0, 3+len(c.keys)+len(c.args))
-	args = append(args, command, text, len(c.keys))
-	for _, key := range c.keys {
-		args = append(args, key)
-	}
-	cmd := redis.NewIntCmd(ctx, append(args, c.args...)...)
+	cmd, err := evaluate(ctx, s, redis.NewIntCmd, c.script, c.keys, c.args)
 	// After an error the command may still be under way and is not looked at.
-	if err := s.trips.do(ctx, cmd); err != nil {
+	if err != nil {
 		return 0, err
 	}
 	return cmd.Val(), nil
+}
+
+// evaluate runs a script. A server forgets its scripts when it restarts, fails
+// over or is told to; then the source is sent, once.
+func evaluate[T redis.Cmder](ctx context.Context, s *Store, newCmd func(context.Context, ...any) T, sc script, keys []string, args []any) (T, error) {
+	cmd := newCmd(ctx, sc.call("evalsha", sc.hash, keys, args)...)
+	err := s.trips.do(ctx, cmd)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = newCmd(ctx, sc.call("eval", sc.source, keys, args)...)
+		err = s.trips.do(ctx, cmd)
+	}
+	return cmd, err
+}
+
+// call returns the words of a command that runs the script.
+func (script) call(command, text string, keys []string, args []any) []any {
+	words := make([]any, 0, 3+len(keys)+len(args))
+	words = append(words, command, text, len(keys))
+	for _, key := range keys {
+		words = append(words, key)
+	}
+	return append(words, args...)
 }
 
 // refused reports whether err says that this user, or anybody, may not run
@@ -88,58 +96,6 @@ func refused(err error) bool {
 func (s *Store) Scripting() error {
 	if err := s.refusal.Load(); err != nil {
 		return *err
-	}
-	return nil
-}
-
-// CheckScripts runs every script on keys of its own, which it leaves to expire
-// within seconds, and remembers for Scripting whether the server refused.
-func (s *Store) CheckScripts(ctx context.Context) error {
-	err := s.checkScripts(ctx)
-	switch {
-	case err == nil:
-		s.refusal.Store(nil)
-	case refused(err):
-		s.refusal.Store(&err)
-	}
-	return err
-}
-
-func (s *Store) checkScripts(ctx context.Context) error {
-	const window = 5 * time.Second
-	first := idempotency.Claim{Token: "check." + rand.Text(), Lease: window, TTL: window, Confirmed: s.now()}
-	second := first
-	second.Token = "check." + rand.Text()
-	key := s.prefix + "check:" + first.Token
-	beat := heartbeat{key: key + ".beat", text: second.Token, ttl: window}
-	for _, written := range [][2]string{
-		{key, string(appendValue(nil, claimed, first.Token, message.Fingerprint{}))},
-		{beat.key, beat.text},
-	} {
-		set := redis.NewStatusCmd(ctx, "set", written[0], written[1], "px", window.Milliseconds())
-		if err := s.trips.do(ctx, set); err != nil {
-			return fmt.Errorf("check scripts: set: %w", redact.Error(err))
-		}
-	}
-	taking := idempotency.Request{Token: second.Token, Lease: window}
-	for _, step := range []struct {
-		name   string
-		change change
-		want   int64
-	}{
-		{"renew", s.renewal(key, first), yes},
-		{"reclaim", s.reclaimingDead(key, taking, first.Token, key+".owner", beat), reclaimed},
-		{"record", s.recording(key, second, nil), yes},
-		{"settle", s.settling(key, first, nil), slipped},
-		{"release", s.releasing(key, second), no},
-	} {
-		answer, err := s.eval(ctx, step.change)
-		if err != nil {
-			return fmt.Errorf("check scripts: %s: %w", step.name, redact.Error(err))
-		}
-		if answer != step.want {
-			return fmt.Errorf("check scripts: %s answered %d, want %d", step.name, answer, step.want)
-		}
 	}
 	return nil
 }

@@ -4,8 +4,8 @@
 -- ARGV[2] how the value begins once the caller has recorded it (same length)
 -- ARGV[3] the record, which begins with ARGV[2]
 -- ARGV[4] record window in ms
--- Returns 0, or 1 where another owner had claimed or recorded the key, or -1
--- where the key holds no claim and stays as it is.
+-- Returns 0, 1 where another owner had claimed or recorded the key, -1 where the
+-- key holds no claim and stays as it is, or 2 where it has a stored message.
 local head = redis.call('GETRANGE', KEYS[1], 0, #ARGV[1] - 1)
 if head == ARGV[2] then
   return 0
@@ -13,6 +13,8 @@ end
 local state = string.sub(head, 1, 1)
 if state == 'R' then
   return 1
+elseif state == 'W' or state == 'S' or state == 'D' then
+  return 2
 elseif state ~= '' and state ~= 'C' then
   return -1
 end

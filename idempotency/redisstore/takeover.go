@@ -17,12 +17,21 @@ func (s *Store) reclaiming(key idempotency.Key, req idempotency.Request, holder 
 	if req.Abandoned(holder) {
 		return s.reclaimingAbandoned(s.key(key), req, holder), true
 	}
-	owner := idempotency.ReplicaOf(holder)
-	own := s.beat.Load()
-	if own == nil || owner == holder || !isReplica(owner) || !req.MayTakeOver() {
+	replica, own := s.mortal(holder, req.Owners)
+	if own == nil {
 		return change{}, false
 	}
-	return s.reclaimingDead(s.key(key), req, holder, s.heartbeatKey(owner), *own), true
+	return s.reclaimingDead(s.key(key), req, holder, s.heartbeatKey(replica), *own), true
+}
+
+// mortal returns the replica whose heartbeat tells whether holder is dead, and
+// the caller's own heartbeat; nil where holder is to be left alone.
+func (s *Store) mortal(holder string, owners idempotency.Owners) (replica string, own *heartbeat) {
+	replica, own = idempotency.ReplicaOf(holder), s.beat.Load()
+	if own == nil || replica == holder || !isReplica(replica) || owners == nil || !owners.MayTakeOver() {
+		return "", nil
+	}
+	return replica, own
 }
 
 // reclaimingAbandoned takes a claim that nobody runs, whatever lives.
@@ -44,7 +53,7 @@ func (s *Store) reclaimingAbandoned(key string, req idempotency.Request, holder 
 func (s *Store) reclaimingDead(key string, req idempotency.Request, holder, ownerKey string, own heartbeat) change {
 	c := s.reclaimingAbandoned(key, req, holder)
 	c.keys = append(c.keys, ownerKey, own.key)
-	fresh := own.ttl - own.ttl/4
+	fresh := own.fresh()
 	c.args = append(c.args, own.text, fresh.Milliseconds())
 
 	var dead bool
@@ -82,6 +91,25 @@ func readOwner(ctx context.Context, tx *redis.Tx, keys []string, text string, fr
 	}
 	dead = owner.Val() == 0 && own.Val() == text && lives.Val() >= fresh.Milliseconds()
 	return dead, lease.Val(), nil
+}
+
+// owner is what scripts about a stored message are told of its owner.
+type owner struct {
+	gone bool     // it is known to be
+	keys []string // its heartbeat and the caller's; none where it is left alone
+	args []any    // gone, and the caller's heartbeat as it was acknowledged
+}
+
+// ownerOf returns what is known of the holder of a token.
+func (s *Store) ownerOf(holder string, owners idempotency.Owners) owner {
+	if owners != nil && owners.Abandoned(holder) {
+		return owner{gone: true, args: []any{1}}
+	}
+	replica, own := s.mortal(holder, owners)
+	if own == nil {
+		return owner{args: []any{0}}
+	}
+	return owner{keys: []string{s.heartbeatKey(replica), own.key}, args: []any{0, own.text, own.fresh().Milliseconds()}}
 }
 
 // isReplica reports whether a text, which anybody may have written, looks like

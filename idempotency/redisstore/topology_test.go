@@ -58,6 +58,7 @@ func TestStoreOnACluster(t *testing.T) {
 	newBackend := ownBackends(func(t *testing.T, prefix string) redis.UniversalClient { return clusterClient(t, nodes, prefix) })
 	idempotencytest.Run(t, newBackend)
 	idempotencytest.RunLister(t, newBackend)
+	idempotencytest.RunInbox(t, newBackend)
 	idempotencytest.RunSettler(t, newBackend)
 }
 
@@ -67,6 +68,7 @@ func TestStoreBehindASentinel(t *testing.T) {
 	newBackend := ownBackends(func(t *testing.T, _ string) redis.UniversalClient { return sentinelClient(t, s) })
 	idempotencytest.Run(t, newBackend)
 	idempotencytest.RunLister(t, newBackend)
+	idempotencytest.RunInbox(t, newBackend)
 	idempotencytest.RunSettler(t, newBackend)
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/idempotency"
 	"github.com/oncegate/oncegate/message"
@@ -14,11 +15,16 @@ import (
 //	<state><token>|<fingerprint, 32 hex digits>|<outcome>
 //
 // with state C while the claim is in flight (and no outcome) and R once it is
-// recorded. Whose it is shows in how it begins, up to and with the first bar,
+// recorded. While an Inbox keeps the message it is W while that waits, S while it
+// runs and D once it is dead, all without an outcome. Such a key lives as long as
+// the message is kept; when its lease ends is a field of the message. Whose it is shows in how it begins, up to and with the first bar,
 // so that no script ever has to take a value apart.
 const (
 	claimed  = 'C'
 	recorded = 'R'
+	waiting  = 'W'
+	running  = 'S'
+	dead     = 'D'
 	bar      = '|'
 )
 
@@ -46,6 +52,7 @@ func newValue(req idempotency.Request) string {
 // value is a claim's value taken apart.
 type value struct {
 	state       idempotency.State
+	stored      bool // an Inbox keeps the message
 	token       string
 	fingerprint message.Fingerprint
 	outcome     []byte
@@ -61,6 +68,12 @@ func parse(text string) (value, error) {
 	switch token[0] {
 	case claimed:
 		v.state = idempotency.InFlight
+	case waiting:
+		v.state, v.stored = idempotency.Waiting, true
+	case running:
+		v.state, v.stored = idempotency.InFlight, true
+	case dead:
+		v.state, v.stored = idempotency.Dead, true
 	case recorded:
 		v.state = idempotency.Recorded
 		v.outcome = []byte(rest[tail:])
@@ -72,4 +85,14 @@ func parse(text string) (value, error) {
 		return v, fmt.Errorf("%w: its fingerprint cannot be read: %w", idempotency.ErrForeign, err)
 	}
 	return v, nil
+}
+
+// met is what a delivery meets that has not won the key. left is for what is in
+// flight.
+func (v value) met(req idempotency.Request, left time.Duration) idempotency.Reservation {
+	res := idempotency.Reservation{State: idempotency.Recorded, Outcome: v.outcome, FingerprintMatch: req.Matches(v.fingerprint)}
+	if v.state == idempotency.InFlight || v.state == idempotency.Waiting {
+		res.State, res.Stored, res.RetryAfter = idempotency.InFlight, v.stored, max(left, time.Millisecond)
+	}
+	return res
 }
